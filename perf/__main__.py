@@ -15,7 +15,7 @@ MODULES = {
     "missed": "perf.commands.missed",
     "mutations": "perf.commands.mutations",
     "report": "perf.commands.report",
-    "select": "perf.commands.select",
+    "select": "perf.commands.select_cases",
     "study": "perf.studies",
 }
 """Each command with the module that holds it as `command`."""

@@ -2,13 +2,16 @@
 
 import contextlib
 import difflib
+import errno
 import importlib
 import math
+import os
 import re
 import shlex
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +25,21 @@ class NotJudged(click.ClickException):
     """Error of a command that compares: it exits with 2, since 1 means that something is worse."""
 
     exit_code = 2
+
+
+def unprintable(error: OSError) -> Exception:
+    """Return how a command ends whose standard output cannot be written, which then gets nothing more.
+
+    It exits with 2, since 1 may mean a verdict; without a word if nobody reads any longer, as behind `| head`. An error
+    of anything but an output is returned as it is.
+    """
+    *_, last = traceback.extract_tb(error.__traceback__)
+    if last.filename != click.utils.__file__:
+        return error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python fails again when it exits
+    if error.errno == errno.EPIPE:
+        return click.exceptions.Exit(NotJudged.exit_code)
+    return NotJudged(f"standard output cannot be written: {error.strerror}")
 
 
 def command_line(*, flags: Iterable[str] = (), valued: Iterable[str] = ()) -> str:
@@ -99,6 +117,8 @@ class Commands(click.Group):
             said = str(interruption)
             click.echo(f"\nInterrupted{': ' if said else ''}{said}", err=True)
             ctx.exit(INTERRUPTED)
+        except OSError as error:
+            raise unprintable(error) from error.__cause__
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, but refuse an empty argument, which would stand for the default or for this folder."""

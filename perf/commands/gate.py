@@ -26,11 +26,10 @@ from perf.gate.rows import every_row as all_rows
 from perf.gate.rows import rows
 from perf.gate.unreached import change_between, in_reach
 from perf.harness import device
-from perf.harness.case import case_key
 from perf.harness.lock import measuring
 from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import TerminalBar
-from perf.options import Finite, NotJudged, command_line
+from perf.options import Finite, NotJudged, command_line, unprintable
 from perf.selection import SETS, pattern_of
 from perf.tables import text_table
 
@@ -54,7 +53,9 @@ class _Gate(click.Command):
             raise KeyboardInterrupt(f"nothing was judged, and {kept}") from None
         except (click.exceptions.Exit, click.Abort):
             raise
-        except Exception:  # a fault of this command's own
+        except Exception as error:
+            if isinstance(error, OSError) and (ends := unprintable(error)) is not error:
+                raise ends from None
             traceback.print_exc()
             ctx.exit(NotJudged.exit_code)
 
@@ -68,7 +69,9 @@ class _Gate(click.Command):
     type=click.Choice(list(SETS)),
     help="Rows, as `perf select` names them; default: pr on a GPU machine, else smoke.",
 )
-@click.option("-b", "--bench", "pattern", metavar="REGEX", help="Select rows by name instead, as asv run -b does.")
+@click.option(
+    "-b", "--bench", "pattern", metavar="REGEX", help="Select rows by name instead; asv's method may be missing."
+)
 @click.option(
     "--env",
     "environments",
@@ -221,7 +224,6 @@ def command(
     from perf.gate.comment import comment
     from perf.gate.terminal import text
 
-    click.echo(text(report))
     files = {}
     if json_file:
         files[json_file] = reports.to_json(report, evidence)
@@ -229,19 +231,24 @@ def command(
         files[markdown] = comment(report)
     if keep:
         files[reports.place(kind, datetime.datetime.now(datetime.UTC))] = reports.to_json(report)
-    _write(files, report.exit_status)
-    if keep:
-        click.echo(f"Kept in {list(files)[-1]}")
-    sys.exit(report.exit_status)
+    kept_in = f"\nKept in {list(files)[-1]}" if keep else ""
+    _end(text(report) + kept_in, files, report.exit_status)
 
 
-def _write(files: dict[Path, str], exit_status: int) -> None:
-    """Write the report's files. Where that fails, exit with its status all the same, if it is a regression."""
+def _end(report: str, files: dict[Path, str], exit_status: int) -> NoReturn:
+    """Write the report's files and print it. Where that fails, exit with its status all the same, if it has one."""
     try:
         write_measured(files)
     except click.ClickException as error:
         error.show()
-        sys.exit(exit_status or NotJudged.exit_code)
+        exit_status = exit_status or NotJudged.exit_code
+    try:
+        click.echo(report)
+    except OSError as error:
+        if isinstance(ends := unprintable(error), click.ClickException):
+            ends.show()
+            exit_status = exit_status or ends.exit_code
+    sys.exit(exit_status)
 
 
 def _self_test(
@@ -276,7 +283,6 @@ def _compile_only(
     if not cases:
         raise click.ClickException("none of these rows runs on a GPU; allowed: rows that do, such as those of --set pr")
     found = run.run(checkouts.resolve_arms(base, head, None), cases, targets, _command())
-    click.echo(report.text(found))
     files = {}
     if json_file:
         to_measure = compared.to_measure(found.targets.values())
@@ -284,8 +290,7 @@ def _compile_only(
         files[json_file] = report.to_json(found, pattern)
     if markdown:
         files[markdown] = report.comment(found)
-    _write(files, found.exit_status)
-    sys.exit(found.exit_status)
+    _end(report.text(found), files, found.exit_status)
 
 
 def _print_reach(base: Arm, head: Arm, evidence: list[Evidence]) -> None:
@@ -318,7 +323,7 @@ def _selected(chosen: str | None, pattern: str | None, gpus: int | None) -> list
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
     if not selected:
-        if any(re.search(pattern or "", case_key(row.case.benchmark, row.case.params.values())) for row in all_rows()):
+        if any(row.is_control and re.search(pattern or "", row.case.key) for row in all_rows()):
             raise click.ClickException(
                 f"{pattern!r} matches controls alone, which only tell whether other rows may be believed; allowed: a "
                 "pattern that also matches a row of project code"

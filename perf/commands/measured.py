@@ -46,7 +46,9 @@ class _NothingToShow(click.ClickException):
 @click.command("measured")
 @click.argument("name", metavar="[COMMIT]", required=False)
 @click.option("--machine", help="asv's name of the machine; default: this one.")
-@click.option("-b", "--bench", "pattern", metavar="REGEX", help="Only these cases, as asv run -b selects them.")
+@click.option(
+    "-b", "--bench", "pattern", metavar="REGEX", help="Only these cases, by name; asv's method may be missing."
+)
 def command(name: str | None, machine: str | None, pattern: str | None) -> None:
     """Print the results of `asv run` for COMMIT, and its failures with their reasons.
 
@@ -141,11 +143,12 @@ def _conditions(session: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _matches(result: CaseResult, pattern: re.Pattern[str]) -> bool:
-    """Apply asv's own rule; a removed class is assumed to have had the two most common methods."""
+    """Apply asv's own rule, or match the name without a method; a removed class had the two most common ones."""
     cls = next((cls for name, cls, _ in asv_classes() if name == result.benchmark and cls), None)
     methods = [name for name in dir(cls) if name.startswith("track_")] if cls else ["track_time", "track_peak_memory"]
     values = result.params.values()
-    return any(pattern.search(case_key(f"{result.benchmark}.{method}", values)) for method in methods)
+    names = [result.benchmark, *(f"{result.benchmark}.{method}" for method in methods)]
+    return any(pattern.search(case_key(name, values)) for name in names)
 
 
 def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern: str | None) -> str:

@@ -16,6 +16,7 @@ import click
 
 from perf.files import write_aside
 from perf.harness import records
+from perf.site.recorded import KINDS, sound
 from perf.stored import problem_of_benchmark, problem_of_results
 
 STARTED_AT = 3
@@ -34,7 +35,7 @@ def merge(source: Path, target: Path) -> int:
     # Reads, checks and merges all files before it writes any.
     read = {path: _checked(path) for path in [*files, source / "results" / "benchmarks.json"]}
     lines = {
-        (machine, commit): records.read_lines(source / "records", machine, commit)
+        (machine, commit): _sound_lines(source / "records", machine, commit)
         for machine in records.machines(source / "records")
         for commit in records.commits(source / "records", machine)
     }
@@ -131,6 +132,15 @@ def _merge_records(lines: list[dict[str, Any]], target: Path, machine: str, comm
         for line in new:
             journal.write(line)
         journal.close()
+
+
+def _sound_lines(source: Path, machine: str, commit: str) -> list[dict[str, Any]]:
+    """Return a commit's lines. Raises `click.ClickException` with one line if there is none or one is faulty."""
+    lines = records.read_lines(source, machine, commit)
+    trouble = sound(line for line in lines if line["kind"] in KINDS).trouble if lines else "has no line"
+    if trouble:
+        raise click.ClickException(f"{source / machine / commit}.jsonl.gz {trouble}")
+    return lines
 
 
 def _text(line: dict[str, Any]) -> str:

@@ -34,8 +34,9 @@ def resolve_arms(base: str | None, head: str | None, environments: tuple[Path, P
 
 def resolve(name: str) -> Arm:
     """Return the commit of this name. Raises `click.ClickException` with one line if git knows none."""
-    log = git("log", "-1", "--format=%H%n%s", "--end-of-options", name, "--")
-    if log.returncode != 0 or not log.stdout.strip():
+    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")  # a range is none
+    log = git("log", "-1", "--format=%H%n%s", found.stdout.decode().strip() or name, "--")
+    if found.returncode != 0 or log.returncode != 0:
         output(ROOT, "rev-parse", "--git-dir")  # outside a repository no name would do
         raise click.ClickException(
             f"{name!r} was given; allowed: a commit of this repository (in a shallow clone, git fetch --unshallow "

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy import stats
 
-from perf.gate import statistics
+from perf.gate import inference
 from perf.gate.evidence import DEVICE_CLOCKS, Evidence
-from perf.gate.statistics import ChangeEstimate
+from perf.gate.inference import ChangeEstimate
 from perf.gate.timed_rows import TimedRow, estimate, has_times, percent, why_no_times
 from perf.gate.variance import Floats
 
@@ -57,7 +57,7 @@ def _some(keys: Sequence[str], most: int = 2) -> str:
 
 def _moved(controls: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats, looks: int) -> str:
     """Describe controls beyond their floor, by intervals that jointly hold with 95 % (Bonferroni)."""
-    low, high = statistics.interval(changes, looks, level=1 - 0.05 / max(len(controls), 1))
+    low, high = inference.interval(changes, looks, level=1 - 0.05 / max(len(controls), 1))
     return "; ".join(
         f"{row.evidence.case.key} moved by {percent(changes.change[i])} ({percent(low[i])} to {percent(high[i])}), "
         f"where {100 * np.expm1(floors[i]):.1f} % is negligible"
@@ -87,7 +87,7 @@ def _same_code_moved(rows: Sequence[TimedRow], changes: ChangeEstimate, floors: 
     unchanged = [i for i, row in enumerate(rows) if not row.evidence.is_control and _has_fixed_time(row)]
     if not unchanged:
         return ""
-    p = looks * np.minimum(statistics.p_slower(changes, floors), statistics.p_faster(changes, floors))
+    p = looks * np.minimum(inference.p_slower(changes, floors), inference.p_faster(changes, floors))
     moved = [i for i in unchanged if p[i] <= RARE]
     if not moved or stats.binomtest(len(moved), len(unchanged), 2 * RARE, alternative="greater").pvalue > TOO_RARE:
         return ""

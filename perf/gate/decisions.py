@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perf.gate import statistics
+from perf.gate import inference
 from perf.gate.timed_rows import TimedRow, estimate
 from perf.gate.verdicts import Word
 
@@ -48,10 +48,10 @@ def decide_rows(rows: Sequence[TimedRow], looks: Sequence[int]) -> list[RowDecis
     for look in looks if judged else ():
         is_last = look == looks[-1]
         changes = estimate(rows, None if is_last else look).of(is_judged)
-        decision = statistics.decide(changes, floors, len(looks))
-        low, high = statistics.interval(changes, len(looks))
-        later = statistics.at_last_look(changes, np.minimum(taken, look), looks[-1])
-        detectable = statistics.min_detectable(later, floors)
+        decision = inference.decide(changes, floors, len(looks))
+        low, high = inference.interval(changes, len(looks))
+        later = inference.at_last_look(changes, np.minimum(taken, look), looks[-1])
+        detectable = inference.min_detectable(later, floors)
         for i, row in enumerate(judged):
             was_same = i in decided and decided[i].word != "AMBIGUOUS"
             is_complete = is_last and taken[i] >= look

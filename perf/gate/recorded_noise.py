@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perf.gate import aa_runs, prior, statistics
+from perf.gate import aa_runs, inference, prior
 from perf.gate.evidence import DEVICE_CLOCKS
 from perf.gate.rows import every_row
 from perf.gate.variance import Floats
@@ -92,7 +92,7 @@ def _without_classes(kinds: tuple[str, ...], base_s: Floats, changes: Floats) ->
         changes,
         host_bound,
         np.array(
-            [statistics.floor_of(deployed[of.partition("(")[0]], s) for of, s in zip(classes, base_s, strict=True)]
+            [inference.floor_of(deployed[of.partition("(")[0]], s) for of, s in zip(classes, base_s, strict=True)]
         ),
         np.array(
             [
@@ -131,6 +131,6 @@ def on_file(machine: str = MACHINE, records: Path | None = None) -> Noise | None
         base_s,
         np.array([np.resize(recorded[key][1], (most, VISITS)) for key in kinds]),
         clocks,
-        np.array([statistics.floor_of(rows[key].negligible, s) for key, s in zip(kinds, base_s, strict=True)]),
+        np.array([inference.floor_of(rows[key].negligible, s) for key, s in zip(kinds, base_s, strict=True)]),
         np.where(has_margin, [recorded[key][2] for key in kinds], np.inf),
     )

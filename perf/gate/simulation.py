@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from perf.gate import statistics, variance
+from perf.gate import inference, variance
 from perf.gate.disturbances import STRUCTURES, Structure
 from perf.gate.rate import Rate
 from perf.gate.recorded_noise import VISITS, Noise
@@ -58,7 +58,7 @@ def gate(changes: Floats, clocks: npt.NDArray[Any], floors: Floats, looks: Seque
             break
         taken = np.arange(look) < processes[reports, :, None]
         rows = variance.summarize(np.where(taken[..., None], changes[reports, :, :look], np.nan))
-        decision = statistics.decide(statistics.estimate(rows, clocks), floors, len(looks))
+        decision = inference.decide(inference.estimate(rows, clocks), floors, len(looks))
         was_open = is_open[reports]
         same[reports] |= decision.same & was_open
         goes_on = was_open & ~decision.same
@@ -191,8 +191,8 @@ def min_detectable(noise: Noise, *, visits: int = VISITS, seed: int = 0) -> Floa
     ((count, rng),) = chunks(CHUNK, seed)
     kind = np.arange(ROWS) % len(noise.kinds)
     changes = draw(noise, count, rng, kind, visits)
-    rows = statistics.estimate(variance.summarize(changes), noise.clocks[kind])
-    detectable = np.expm1(statistics.min_detectable(rows, noise.floors()[kind]))
+    rows = inference.estimate(variance.summarize(changes), noise.clocks[kind])
+    detectable = np.expm1(inference.min_detectable(rows, noise.floors()[kind]))
     return np.array([np.median(detectable[:, kind == i]) for i in range(len(noise.kinds))])
 
 

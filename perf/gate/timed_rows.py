@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf import units
-from perf.gate import statistics, variance
+from perf.gate import inference, variance
 from perf.gate.aa_runs import MIN_BASE_S
 from perf.gate.evidence import DEVICE_CLOCKS, Evidence, PairedVisit
-from perf.gate.statistics import ChangeEstimate
+from perf.gate.inference import ChangeEstimate
 from perf.gate.variance import Floats
 from perf.gate.verdicts import UNMEASURED
 from perf.harness.case import ARMS
@@ -87,7 +87,7 @@ def why_no_times(case: Evidence) -> str:
 def estimate(rows: Sequence[TimedRow], processes: int | None = None) -> ChangeEstimate:
     """Estimate the change of each row from its first `processes` processes, or from all."""
     clocks = np.array([row.evidence.case.clock for row in rows])
-    return statistics.estimate(variance.summarize(_table(rows, processes)), clocks)
+    return inference.estimate(variance.summarize(_table(rows, processes)), clocks)
 
 
 def _table(rows: Sequence[TimedRow], processes: int | None) -> Floats:
@@ -134,7 +134,7 @@ def _row(case: Evidence) -> TimedRow:
 
 def _floor(case: Evidence, base_s: float) -> float:
     """Return the negligible log ratio: the class's, or the case's own margin if smaller and its kernels are long."""
-    floor = statistics.floor_of(case.negligible, base_s)
+    floor = inference.floor_of(case.negligible, base_s)
     if case.margin is None or case.case.clock not in DEVICE_CLOCKS or base_s < MIN_BASE_S:
         return floor
     return min(floor, float(np.log1p(case.margin)))

@@ -71,6 +71,13 @@ class TerminalBar(Progress):
         self._bar.refresh()
 
 
+def say(text: str, path: str | None) -> None:
+    """Write a line to the terminal that asv was started from, if there is one."""
+    if stream := _open_or_none(path):
+        with stream:
+            stream.write(f"\n{text}\n")
+
+
 def _open_or_none(path: str | None) -> IO[str] | None:
     try:
         return open(path, "a", encoding="utf-8") if path else None  # noqa: PTH123 - lives with the bar

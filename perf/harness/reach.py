@@ -16,7 +16,7 @@ from typing import Any
 from perf import workloads
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case, case_key
-from perf.harness.records import commits, read_lines
+from perf.harness.records import commits, known_form, read_lines
 from perf.harness.sources import Sources
 from perf.workloads import package
 from perf.workloads.workload import Workload
@@ -67,12 +67,13 @@ class ReachMap:
         self.entries: dict[str, list[Needs]] = {}
         for commit in commits(records, machine):
             same: set[str] = set()
-            for line in read_lines(records, machine, commit, kinds=("session", "reach")):
-                if line["kind"] == "reach":
-                    if line["session"] in same:
-                        self._add(case_key(line["benchmark"], line["params"].values()), line["needs"])
-                elif (line["harness"], line["software"]) == (HARNESS_VERSION, software):
-                    same.add(line["id"])
+            with known_form(records, machine, commit):
+                for line in read_lines(records, machine, commit, kinds=("session", "reach")):
+                    if line["kind"] == "reach":
+                        if line["session"] in same:
+                            self._add(case_key(line["benchmark"], line["params"].values()), line["needs"])
+                    elif (line["harness"], line["software"]) == (HARNESS_VERSION, software):
+                        same.add(line["id"])
 
     def holds(self, case: Case, *sources: Sources) -> bool:
         """Return whether some entry of the case needs nothing that differs from it in any of `sources`."""

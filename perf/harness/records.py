@@ -180,12 +180,25 @@ def known_ceilings(directory: Path, machine: str, device: str) -> dict[str, Any]
     rates = []
     for commit in commits(directory, machine):
         devices: dict[str, str] = {}
-        for line in read_lines(directory, machine, commit, kinds=("session", "process")):
-            if line["kind"] == "session":
-                devices[line["id"]] = line["device"]["name"]
-            elif devices[line["session"]] == device:
-                rates.append(line["ceilings"])
+        with known_form(directory, machine, commit):
+            for line in read_lines(directory, machine, commit, kinds=("session", "process")):
+                if line["kind"] == "session":
+                    devices[line["id"]] = line["device"]["name"]
+                elif devices[line["session"]] == device:
+                    rates.append(line["ceilings"])
     return best_ceilings(rates)
+
+
+@contextmanager
+def known_form(directory: Path, machine: str, commit: str) -> Iterator[None]:
+    """Raise `SystemExit` with one line where what is inside finds lines of another form than it reads."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(
+            f"perf: {directory / machine / commit}.jsonl.gz cannot be read: a line is of another form ({error}); move "
+            "it aside or restore it"
+        ) from None
 
 
 def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:

@@ -35,7 +35,8 @@ class Sources:
         data = hashlib.sha256()
         for path in sorted(self._folder.rglob("*")):
             relative = path.relative_to(self._folder)
-            if path.suffix == ".py" and path.is_file():
+            is_hidden = path.stem != "__init__" and (path.with_suffix("") / "__init__.py").is_file()  # by a package
+            if path.suffix == ".py" and path.is_file() and not is_hidden:
                 self._read(path, self.module_of(str(path)) or "")
             elif path.is_file() and path.suffix not in DOCUMENTS and "__pycache__" not in relative.parts:
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())

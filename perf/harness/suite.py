@@ -17,7 +17,7 @@ from typing import Any
 from perf.harness.case import Case, case_key
 from perf.harness.declaration import problem_of_class
 from perf.harness.lock import measuring
-from perf.harness.progress import Progress
+from perf.harness.progress import Progress, say
 from perf.harness.status import Status, describe
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
@@ -50,10 +50,16 @@ def measure_class(benchmark: Any) -> Results:
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]
     commit, checkout, records = _asv_environment()
     label = type(benchmark).__name__
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
-        progress = stack.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
-        results = measure(cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
+            progress = stack.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
+            results = measure(
+                cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress
+            )
+    except SystemExit as reason:  # which asv shows with --show-stderr alone
+        say(str(reason), os.environ.get(PROGRESS))
+        raise
     return {
         case_key(result.benchmark, result.params.values()): {
             "status": result.status,

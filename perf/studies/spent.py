@@ -38,8 +38,9 @@ def command(commit: str | None) -> None:
     for machine, full_hash in _measured(commit):
         lines = records.read_lines(RECORDS, machine, full_hash)
         for session in (line for line in lines if line["kind"] == "session"):
-            mine = [line for line in lines if line.get("session") == session["id"]]
-            cases, seconds = spent(mine)
+            with records.known_form(RECORDS, machine, full_hash):
+                mine = [line for line in lines if line.get("session") == session["id"]]
+                cases, seconds = spent(mine)
             if not cases:
                 continue
             is_empty = False

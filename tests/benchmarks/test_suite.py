@@ -221,6 +221,21 @@ def test_an_environment_that_cannot_tell_the_commit_is_refused(monkeypatch):
         suite.measure_class(instance("smoke.SmokeControls"))
 
 
+def test_a_reason_to_measure_nothing_is_said_where_asv_was_started(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise SystemExit("perf: no room")
+
+    environment = {"ASV_ENV_TYPE": "linked", "ASV_ENV_DIR": tmp_path, "ASV_COMMIT": "a" * 40, suite.RECORDS: tmp_path}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv(suite.PROGRESS, str(tmp_path / "terminal"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(suite, "measure", refuse)
+    with pytest.raises(SystemExit, match="no room"):
+        suite.measure_class(instance("smoke.SmokeControls"))
+    assert "perf: no room" in (tmp_path / "terminal").read_text().splitlines()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_class_on_a_machine_without_one_is_na_and_nothing_is_recorded(monkeypatch, tmp_path):
     from asv_runner.benchmarks.mark import SkipNotImplemented

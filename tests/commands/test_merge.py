@@ -1,5 +1,6 @@
 """Merged shards equal a run that was not split."""
 
+import gzip
 import itertools
 import json
 import math
@@ -149,6 +150,17 @@ def test_damaged_records_stop_a_merge_before_anything_is_written(shards, tmp_pat
     (path,) = copy.glob("records/*/*.jsonl.gz")
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(SystemExit, match="cannot be read"):
+        merge(copy, tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("lines", ["", '{"kind":"session"}\n', '{"kind":"visit","session":"s"}\n'])
+def test_records_of_another_form_stop_a_merge_too(shards, tmp_path, lines):
+    copy = tmp_path / "copy"
+    shutil.copytree(shards[0], copy)
+    (path,) = copy.glob("records/*/*.jsonl.gz")
+    path.write_bytes(gzip.compress(lines.encode()))
+    with pytest.raises(click.ClickException, match=r"jsonl\.gz "):
         merge(copy, tmp_path / "here")
     assert not (tmp_path / "here").exists()
 

@@ -1,13 +1,17 @@
 """A misspelt option or command fails with a line that names the remedy."""
 
+import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.options import command_line
+from tests.throwaway import ROOT
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,29 @@ def test_what_is_misspelt_or_no_number_is_one_line_that_helps(command: list[str]
     assert done.exit_code == 2
     assert isinstance(done.exception, SystemExit)
     assert helps in done.output.strip().splitlines()[-1]
+
+
+def test_an_output_that_cannot_be_written_is_one_line_and_nobody_who_reads_it_none():
+    select = [sys.executable, "-m", "perf", "select", "gpu"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(select, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1) and "No space" in done.stderr
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(select, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.parametrize(("verdict", "exits_with"), [(1, 1), (0, 2)])
+def test_a_gate_whose_output_cannot_be_written_writes_its_files_and_keeps_its_verdict(tmp_path, verdict, exits_with):
+    code = "import sys; from pathlib import Path; from perf.commands import gate\n"
+    code += f"gate._end('report', {{Path(sys.argv[1]): 'kept'}}, {verdict})"
+    with Path("/dev/full").open("w") as full:
+        run = [sys.executable, "-c", code, tmp_path / "report.json"]
+        done = subprocess.run(run, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, (tmp_path / "report.json").read_text()) == (exits_with, "kept")
+    assert "No space" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("given", [["--json", "/home/me/x.json"], ["--json=/home/me/x.json"]])

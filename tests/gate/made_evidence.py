@@ -3,7 +3,7 @@
 import numpy as np
 
 from perf.gate.evidence import Evidence, Outcome, PairedVisit
-from perf.gate.statistics import LOOKS
+from perf.gate.inference import LOOKS
 from perf.harness.case import Case
 
 OK = Outcome("ok", peak_bytes=2**20)

@@ -1,5 +1,6 @@
 """What the names of commits mean, and the package of each in a folder of its own."""
 
+import re
 from pathlib import Path
 
 import click
@@ -35,8 +36,10 @@ def test_a_commit_by_any_of_its_names(repository: Repository) -> None:
 
 def test_no_commit_is_one_clear_line(repository: Repository) -> None:
     repository.commit("first")
-    for name in ("nowhere", "--version", "-p", "HEAD~99", "", "a b", "main;ls"):
-        with pytest.raises(click.ClickException, match=f"^{name!r} was given; allowed: a commit") as caught:
+    for name in ("nowhere", "--version", "-p", "HEAD~99", "", "a b", "main;ls", "HEAD..HEAD", "HEAD^!"):
+        with pytest.raises(
+            click.ClickException, match=f"^{re.escape(repr(name))} was given; allowed: a commit"
+        ) as caught:
             resolve(name)
         assert "\n" not in caught.value.message
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from perf.gate.evidence import Outcome, PairedVisit
+from perf.gate.inference import LOOKS
 from perf.gate.judge import judge, open_rows
-from perf.gate.statistics import LOOKS
 from tests.gate.made_evidence import evidence, rows, word_of
 
 

@@ -1,6 +1,7 @@
 """Which rows a gate measures, and on how many GPUs."""
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ def test_the_simulated_pull_request_has_as_many_rows_as_a_real_one() -> None:
 def test_a_control_that_no_gate_needs_is_measured_where_it_is_selected() -> None:
     assert "controls.Clocks" not in {row.case.benchmark for row in rows(SETS["pr"])}
     assert rows("controls.Clocks") == [], "there is nothing to judge"
+
+
+def test_a_row_is_selected_by_its_own_name_too() -> None:
+    (key, *_) = [row.case.key for row in rows(r"smoke\.SmokeAttention\.") if not row.is_control]
+    assert [row.case.key for row in rows(f"^{re.escape(key)}$") if not row.is_control] == [key]
 
 
 @pytest.mark.parametrize(("gpus", "sizes"), [(None, {2, 4}), (2, {2}), (4, {4}), (1, set()), (8, set())])

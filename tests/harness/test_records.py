@@ -79,6 +79,11 @@ def test_the_best_rates_ever_seen_on_a_machine_are_known(tmp_path):
     assert records.known_ceilings(tmp_path, "m", "d")["copy_bytes_per_s"] == 3e11
     assert records.known_ceilings(tmp_path, "m", "another device of this machine") == {}
     assert records.known_ceilings(tmp_path, "another machine", "d") == {}
+    journal = records.Journal(tmp_path, "m", "d" * 40)
+    journal.write({"kind": "session"})
+    journal.close()
+    with pytest.raises(SystemExit, match=r"^perf: .*d\.jsonl\.gz cannot be read: .*; move it aside or restore it$"):
+        records.known_ceilings(tmp_path, "m", "d")
 
 
 def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped(tmp_path):

@@ -90,6 +90,15 @@ def test_a_file_that_is_not_python_belongs_to_everybody(tmp_path: Path) -> None:
     assert DATA in first.needed([])
 
 
+def test_a_module_that_a_package_hides_is_not_what_runs(tmp_path: Path) -> None:
+    (package := tmp_path / "code" / "module").mkdir(parents=True)
+    (tmp_path / "code" / "module.py").write_text("def f():\n    return 1\n")
+    (package / "__init__.py").write_text("def f():\n    return 2\n")
+    before = Sources(tmp_path / "code")
+    (package / "__init__.py").write_text("def f():\n    return 3\n")
+    assert before.digests(["module:f"]) != Sources(tmp_path / "code").digests(["module:f"])
+
+
 def test_a_document_belongs_to_nobody(tmp_path: Path) -> None:
     first, second = (sources(tmp_path / name, MODULE, notes_dot_md=name) for name in "ab")
     assert first.digests(first.definitions) == second.digests(second.definitions)

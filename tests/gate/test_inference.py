@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from perf.gate import prior, statistics
+from perf.gate import inference, prior
+from perf.gate.inference import LOOKS, decide, estimate
 from perf.gate.prior import fit_prior
-from perf.gate.statistics import LOOKS, decide, estimate
 from perf.gate.variance import summarize, visit_change
 
 ONE_LOOK = 1
@@ -49,8 +49,8 @@ def test_samples_that_are_no_pairs_are_refused(samples):
 
 
 def test_the_floor_is_the_larger_of_a_share_and_seconds():
-    assert statistics.floor_of((0.01, 1e-7), 1e-3) == pytest.approx(np.log(1.01))
-    assert statistics.floor_of((0.01, 1e-7), 1e-6) == pytest.approx(np.log(1.1))
+    assert inference.floor_of((0.01, 1e-7), 1e-3) == pytest.approx(np.log(1.01))
+    assert inference.floor_of((0.01, 1e-7), 1e-6) == pytest.approx(np.log(1.1))
 
 
 def test_the_analysis_of_variance_is_that_of_scipy():
@@ -107,8 +107,7 @@ def test_a_row_unlike_the_others_is_judged_on_its_own():
 def test_p_values_are_those_of_their_level_whatever_processes_do(effect, processes):
     rng = np.random.default_rng(7)
     slower = [
-        statistics.p_slower(estimate(summarize(rows_of(rng, 200, processes, 6, effect=effect))), 0.0)
-        for _ in range(200)
+        inference.p_slower(estimate(summarize(rows_of(rng, 200, processes, 6, effect=effect))), 0.0) for _ in range(200)
     ]
     for level in (0.05, 0.01, 0.001):
         assert (np.array(slower) < level).mean() < 1.25 * level + 1e-4
@@ -121,7 +120,7 @@ def test_a_few_rows_with_process_effects_do_not_break_the_level():
     for _ in range(200):
         x = rows_of(rng, 200, 5, 6)
         x[:10] = rows_of(rng, 10, 5, 6, effect=2.0)
-        p.append(statistics.p_slower(estimate(summarize(x)), 0.0))
+        p.append(inference.p_slower(estimate(summarize(x)), 0.0))
     assert (np.array(p) < 0.001).mean() < 0.0012
 
 
@@ -139,10 +138,10 @@ def test_the_interval_covers_what_it_says_at_every_look():
     covered = []
     for _ in range(50):
         got = estimate(summarize(rows_of(rng, 200, 5, 6, effect=0.5, change=0.01)))
-        low, high = statistics.interval(got, ONE_LOOK)
+        low, high = inference.interval(got, ONE_LOOK)
         covered.append((low < 0.01) & (high > 0.01))
     assert 0.935 < np.mean(covered) < 0.975
-    wide = statistics.interval(got, 3)
+    wide = inference.interval(got, 3)
     assert np.all(wide[0] < low)
     assert np.all(wide[1] > high)
 
@@ -156,7 +155,7 @@ def test_the_quantile_is_where_the_tail_says():
 def test_same_is_said_where_the_interval_lies_inside_the_floor():
     rng = np.random.default_rng(12)
     got = estimate(summarize(rows_of(rng, 300, 5, 6, change=np.linspace(-0.02, 0.02, 300)[:, None, None])))
-    low, high = statistics.interval(got, 3)
+    low, high = inference.interval(got, 3)
     said = decide(got, 0.01, 3)
     assert np.array_equal(said.same, (low > -0.01) & (high < 0.01))
     assert 0 < said.same.sum() < 300
@@ -181,14 +180,14 @@ def test_both_directions_are_found_and_told_apart():
 
 def test_the_smallest_visible_change_is_found_with_its_power():
     x = rows_of(np.random.default_rng(15), 20 * 200, 8, 6).reshape(20, 200, 8, 6)
-    least = statistics.min_detectable(estimate(summarize(x)), 0.01)
-    p = statistics.p_slower(estimate(summarize(x + least[..., None, None])), 0.01)
+    least = inference.min_detectable(estimate(summarize(x)), 0.01)
+    p = inference.p_slower(estimate(summarize(x + least[..., None, None])), 0.01)
     assert 0.93 < (p <= 0.005 / 200).mean() < 0.97  # as the only discovery
 
 
 def test_the_looks_of_the_same_are_paid_for():
     got = estimate(summarize(rows_of(np.random.default_rng(16), 20, 8, 6)))
-    low, high = statistics.interval(got, 1)
+    low, high = inference.interval(got, 1)
     floor = 1.001 * np.maximum(-low, high)
     assert decide(got, floor, 1).same.all()
     assert not decide(got, floor, 4).same.any()
@@ -219,10 +218,10 @@ def test_rows_that_are_faster_buy_no_words_for_others():
 )
 def test_too_little_is_no_crash_and_no_certainty(changes):
     got = estimate(summarize(changes))
-    low, high = statistics.interval(got, 3)
+    low, high = inference.interval(got, 3)
     said = decide(got, 0.01, 3)
     assert np.all(high - low > 1e-4)
-    assert np.all(statistics.min_detectable(got, 0.01) > 0.01)
+    assert np.all(inference.min_detectable(got, 0.01) > 0.01)
     if changes.shape[1] == 1:
         assert np.all(np.isinf(high))
         assert not (said.slower | said.faster | said.same).any()
@@ -232,11 +231,11 @@ def test_two_rows_alone_are_judged_on_their_process_means():
     x = rows_of(np.random.default_rng(17), 2, 5, 6)
     got = estimate(summarize(x))
     p = [stats.ttest_1samp(row.mean(-1), 0, alternative="greater").pvalue for row in x]
-    assert statistics.p_slower(got, 0.0) == pytest.approx(p)
+    assert inference.p_slower(got, 0.0) == pytest.approx(p)
 
 
 def test_many_reports_at_once_are_judged_as_one_by_one():
     x = rows_of(np.random.default_rng(18), 20, 5, 6).reshape(2, 10, 5, 6)
-    together = statistics.p_slower(estimate(summarize(x)), 0.0)
+    together = inference.p_slower(estimate(summarize(x)), 0.0)
     for report, p in zip(x, together, strict=True):
-        assert statistics.p_slower(estimate(summarize(report)), 0.0) == pytest.approx(p)
+        assert inference.p_slower(estimate(summarize(report)), 0.0) == pytest.approx(p)
