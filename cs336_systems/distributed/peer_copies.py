@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cs336_systems.distributed import private
+from cs336_systems.distributed import private_memory
 from cs336_systems.distributed.collectives import Parts
 
 NUM_BYTES = 16 * 2**20
@@ -61,7 +61,7 @@ class PeerStreams:
         self._device = device
         self._sending, self._receiving = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
         self._works: list[PeerWork] = []
-        self._memory, self._handle = private.peer_memory(NUM_BYTES + 2 * self.size * FLAG_BYTES, device, group)
+        self._memory, self._handle = private_memory.peer_memory(NUM_BYTES + 2 * self.size * FLAG_BYTES, device, group)
         shape = self._memory.shape
         self._rooms = [self._handle.get_buffer(rank, shape, torch.uint8).data_ptr() for rank in range(self.size)]
         self._slot_bytes = NUM_BYTES // NUM_SLOTS // (self.size - 1) // ALIGNMENT * ALIGNMENT
@@ -96,14 +96,14 @@ class PeerStreams:
         self._await_signal(self._sending, TAKEN, rank)
         slot = self._slot(rank, self.rank)
         for number, start, num_bytes, place in pieces:
-            private.copy_in_stream(self._sending, slot + place, tensors[number].data_ptr() + start, num_bytes)
+            private_memory.copy_in_stream(self._sending, slot + place, tensors[number].data_ptr() + start, num_bytes)
         self._signal(self._sending, READY, rank)
 
     def _receive(self, rank: int, tensors: Sequence[Tensor], pieces: Sequence["Piece"]) -> None:
         self._await_signal(self._receiving, READY, rank)
         slot = self._slot(self.rank, rank)
         for number, start, num_bytes, place in pieces:
-            private.copy_in_stream(self._receiving, tensors[number].data_ptr() + start, slot + place, num_bytes)
+            private_memory.copy_in_stream(self._receiving, tensors[number].data_ptr() + start, slot + place, num_bytes)
         self._signal(self._receiving, TAKEN, rank)
 
     def _slot(self, receiver: int, sender: int) -> int:
@@ -114,12 +114,12 @@ class PeerStreams:
     def _signal(self, stream: torch.cuda.Stream, kind: int, rank: int) -> None:
         """Tell a rank when a stream has come to this point."""
         self._sent[kind][rank] += 1
-        private.write_in_stream(stream, self._flag(rank, kind, self.rank), self._sent[kind][rank])
+        private_memory.write_in_stream(stream, self._flag(rank, kind, self.rank), self._sent[kind][rank])
 
     def _await_signal(self, stream: torch.cuda.Stream, kind: int, rank: int) -> None:
         """Make a stream wait for the next signal of a rank."""
         self._awaited[kind][rank] += 1
-        private.wait_in_stream(stream, self._flag(self.rank, kind, rank), self._awaited[kind][rank])
+        private_memory.wait_in_stream(stream, self._flag(self.rank, kind, rank), self._awaited[kind][rank])
 
     def _flag(self, receiver: int, kind: int, sender: int) -> int:
         return self._rooms[receiver] + NUM_BYTES + (kind * self.size + sender) * FLAG_BYTES

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cs336_systems.distributed import private
+from cs336_systems.distributed import private_memory
 from cs336_systems.distributed.collectives import backend_of
 from cs336_systems.distributed.peer_copies import PeerCopies
 from cs336_systems.distributed.process_group import from_all_ranks
@@ -69,7 +69,7 @@ def _why_not(device: torch.device | None, group: dist.ProcessGroup | None) -> st
     facts, gpus = RankFacts(_own_reason(device, group)), list[str]()
     if device and not facts.why_not:
         gpus = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-        facts = RankFacts("", _host(), gpus[device.index], frozenset(gpus), private.num_rendezvous())
+        facts = RankFacts("", _host(), gpus[device.index], frozenset(gpus), private_memory.num_rendezvous())
     ranks = from_all_ranks(facts, group)
     if reason := obstacle(ranks):
         return reason
@@ -102,7 +102,7 @@ def _own_reason(device: torch.device | None, group: dist.ProcessGroup | None) ->
         return "there is one rank"
     if (backend := backend_of(group, device)) != "nccl":
         return f"the backend is {backend}"
-    return private.missing_for_peer_memory(group)
+    return private_memory.missing_for_peer_memory(group)
 
 
 def _host() -> str:

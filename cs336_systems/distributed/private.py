@@ -1,14 +1,11 @@
 """Private parts of torch, and one of Python: operations on many tensors, and collectives in one launch.
 
-If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning. Memory
-of other GPUs has none.
+If a release of torch lacks a name or changes its arguments, the fallback is used from then on, with one warning.
 """
 
 import datetime
-import functools
 import multiprocessing.process
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
@@ -85,7 +82,7 @@ def all_reduce_coalesced(
         options = dist.AllreduceCoalescedOptions()
         options.reduceOp = operation  # type: ignore[assignment]
         options.asyncOp = True
-        return [_group(group).allreduce_coalesced([_real(tensor) for tensor in tensors], options)]
+        return [whole_group(group).allreduce_coalesced([_real(tensor) for tensor in tensors], options)]
 
     def fallback() -> list[Any]:
         return [dist.all_reduce(tensor, operation, group=group, async_op=True) for tensor in tensors]
@@ -144,7 +141,7 @@ def _start_many(
     """Start a collective of many tensors, of which torch 2.13 knows the first name and older ones the second."""
     options.asyncOp = True
     new, old = (f"{name}_coalesced" for name in names)
-    start = getattr(_group(group), new, None) or getattr(_group(group), old)
+    start = getattr(whole_group(group), new, None) or getattr(whole_group(group), old)
     return [start(targets, sources, options)]
 
 
@@ -156,7 +153,7 @@ def start_together(start: Callable[[], list[Any]], group: dist.ProcessGroup | No
     """
 
     def begin() -> Callable[[torch.device], Any]:
-        process_group = _group(group)
+        process_group = whole_group(group)
         end = process_group._end_coalescing
         process_group._start_coalescing(device)
         return end
@@ -214,7 +211,7 @@ def timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> datetim
 
     def read() -> datetime.timedelta | None:
         try:
-            return _group(group)._get_backend(device).options._timeout
+            return whole_group(group)._get_backend(device).options._timeout
         except RuntimeError:  # a process group written in Python
             return None
 
@@ -226,7 +223,7 @@ def splits_communicators() -> bool:
 
     It does once the default group was created with a `device_id`.
     """
-    return getattr(_group(None), "bound_device_id", None) is not None
+    return getattr(whole_group(None), "bound_device_id", None) is not None
 
 
 def hide_from_other_threads(processes: Iterable[BaseProcess]) -> None:
@@ -264,7 +261,8 @@ def _attempt(
     return fallback()
 
 
-def _group(group: dist.ProcessGroup | None) -> Any:
+def whole_group(group: dist.ProcessGroup | None) -> Any:
+    """Return the process group that None stands for, or the one given."""
     return dist.group.WORLD if group is None else group
 
 
@@ -293,77 +291,3 @@ def base_of(output: Tensor) -> Tensor:
     """
     base = getattr(output, "_base", None)
     return output if base is None or not base.requires_grad else base
-
-
-_rendezvous: list[tuple[str, "weakref.ref[dist.ProcessGroup]"]] = []
-"""Name and group of every `peer_memory` of this process."""
-
-
-def num_rendezvous() -> int:
-    """Return how often this process has called `peer_memory`.
-
-    torch numbers the rendezvous of all groups of a process together (pytorch/pytorch#196082): ranks with different
-    numbers would wait for each other until their store's timeout.
-    """
-    return len(_rendezvous)
-
-
-def missing_for_peer_memory(group: dist.ProcessGroup | None) -> str:
-    """Return what `peer_memory` and the operations in a stream lack here, without a fallback; nothing if they work."""
-    whole = _group(group)
-    earlier = [other() for name, other in _rendezvous if name == whole.group_name]
-    if any(other is not whole for other in earlier):  # torch would answer from what it knows by the name
-        return "an earlier process group of the same name has shared memory"
-    try:
-        from torch._C._distributed_c10d import _SymmetricMemory
-        from torch.distributed import _symmetric_memory
-
-        _ = _SymmetricMemory.empty_strided_p2p, _symmetric_memory.rendezvous
-        _ = _driver().cuMemcpyAsync, _driver().cuStreamWaitValue32, _driver().cuStreamWriteValue32
-    except (ImportError, AttributeError) as error:
-        return f"a library is missing or too old ({error})"
-    return ""
-
-
-def peer_memory(num_bytes: int, device: torch.device, group: dist.ProcessGroup | None) -> tuple[Tensor, Any]:
-    """Allocate zeros on every rank's GPU, outside of torch's allocator; all ranks call it.
-
-    Returns the memory and a handle, whose `get_buffer(rank, shape, dtype)` is a rank's part; both keep it.
-    """
-    from torch._C._distributed_c10d import _SymmetricMemory
-    from torch.distributed import _symmetric_memory
-
-    whole = _group(group)
-    _rendezvous.append((whole.group_name, weakref.ref(whole)))
-    # not `_symmetric_memory.empty`: its pool gives freed memory away again, at times that differ between the ranks
-    memory = _SymmetricMemory.empty_strided_p2p((num_bytes,), (1,), torch.uint8, device)
-    memory.zero_()
-    torch.cuda.synchronize(device)
-    return memory, _symmetric_memory.rendezvous(memory, whole)
-
-
-def copy_in_stream(stream: torch.cuda.Stream, target: int, source: int, num_bytes: int) -> None:
-    """Copy bytes between addresses on any GPUs when a stream comes to it. The stream's context must be current."""
-    _require_success(_driver().cuMemcpyAsync(target, source, num_bytes, stream.cuda_stream))
-
-
-def write_in_stream(stream: torch.cuda.Stream, address: int, value: int) -> None:
-    """Write a 32-bit number, modulo 2^32, to any GPU's memory when a stream comes to it."""
-    _require_success(_driver().cuStreamWriteValue32(stream.cuda_stream, address, value % 2**32, 0))
-
-
-def wait_in_stream(stream: torch.cuda.Stream, address: int, value: int) -> None:
-    """Make a stream wait, without a kernel, until a 32-bit number in memory is at least `value`, modulo 2^32."""
-    _require_success(_driver().cuStreamWaitValue32(stream.cuda_stream, address, value % 2**32, 0))
-
-
-@functools.cache
-def _driver() -> Any:
-    from cuda.bindings import driver
-
-    return driver
-
-
-def _require_success(result: tuple[Any, ...]) -> None:
-    if int(result[0]) != 0:
-        raise RuntimeError(f"the CUDA driver answered {result[0]!r}")

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cs336_systems.distributed import peer_copies, private
+from cs336_systems.distributed import peer_copies, private_memory
 from cs336_systems.distributed.peer_copies import ALIGNMENT, PeerCopies, rounds_of
 
 
@@ -65,7 +65,7 @@ class Simulation:
         monkeypatch.setattr(dist, "get_world_size", lambda group: group.size)
         monkeypatch.setattr(peer_copies, "NUM_BYTES", num_bytes)
         for name in ("peer_memory", "copy_in_stream", "write_in_stream", "wait_in_stream"):
-            monkeypatch.setattr(private, name, getattr(self, name))
+            monkeypatch.setattr(private_memory, name, getattr(self, name))
 
     def peer_memory(self, num_bytes, device, group):
         number = next(group.allocations)

@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 
-from cs336_systems.distributed import private
+from cs336_systems.distributed import private_memory
 from cs336_systems.distributed.peers import RankFacts, obstacle
 
 FACTS = RankFacts("", "here", "a", frozenset("ab"), 2)
@@ -34,6 +34,6 @@ class Group:
 
 def test_a_group_with_the_name_of_an_earlier_one_shares_no_memory(monkeypatch):
     earlier, later = Group(), Group()
-    monkeypatch.setattr(private, "_rendezvous", [(earlier.group_name, weakref.ref(earlier))])
-    found = [private.missing_for_peer_memory(group) for group in (earlier, later)]
+    monkeypatch.setattr(private_memory, "_rendezvous", [(earlier.group_name, weakref.ref(earlier))])
+    found = [private_memory.missing_for_peer_memory(group) for group in (earlier, later)]
     assert ["earlier" in reason for reason in found] == [False, True]
