@@ -179,7 +179,9 @@ def answers(rows: list[Row]) -> Iterator[str]:
         if row["status"] != "ok":
             continue
         step_s = statistics.median(row["samples_s"])
-        yield f"The step takes {step_s / row['predicted_s']:.2f} times its least time."
+        steps = len(row["samples_s"])
+        timed = f"median of {steps} steps" if steps > 1 else "one step"
+        yield f"The step takes {step_s / row['predicted_s']:.2f} times its least time ({timed})."
         if all(row[name] == whole[name] for name in ("num_layers", "context_length", "world_size")):
             continue
         text = f"Extrapolated to {whole['num_layers']} layers and {whole['world_size']} ranks by the closed forms, "

@@ -26,12 +26,12 @@ class Claims:
         """Keep the source."""
         self.source = source
 
-    def gains(self, quantity: str, seq_len: int, and_longer: bool = False) -> list[float]:
-        """Eager over ours of a forward and backward in bfloat16, every head dimension at that length."""
+    def gains(self, quantity: str, seq_len: int, and_longer: bool = False, dtype: str = "bfloat16") -> list[float]:
+        """Eager over ours of a forward and backward, every head dimension at that length."""
         cells = self.source.newest_cells("attention.FlashAttention", quantity)
         if cells.empty:
             raise NotOnFile(quantity)
-        cells = cells[(cells["dtype"] == "bfloat16") & (cells["mode"] == "forward_backward")]
+        cells = cells[(cells["dtype"] == dtype) & (cells["mode"] == "forward_backward")]
         cells = cells[cells["seq_len"] >= seq_len] if and_longer else cells[cells["seq_len"] == seq_len]
         return some(flash.gains(cells)["gain"].tolist(), f"seq_len {seq_len}")
 

@@ -69,10 +69,10 @@ class DataParallel:
         """Median of a row's "step_s" or "exposed_s"."""
         return seconds(row, samples)
 
-    def spread_s(self, *strategies: str) -> float:
-        """The widest range of the samples of a step."""
-        samples = [self.row(strategy)["step_s"] for strategy in strategies]
-        return max(max(each) - min(each) for each in samples)
+    def spread_s(self, *strategies: str, samples: str = "step_s") -> float:
+        """The widest range of the samples of a step, or of what communication adds to it."""
+        samples_s = [self.row(strategy)[samples] for strategy in strategies]
+        return max(max(each) - min(each) for each in samples_s)
 
     @property
     def alone_s(self) -> float:
@@ -128,9 +128,9 @@ class DataParallel:
         return [overlap.length(row["compute"]) for row in self.traces if row["strategy"] in strategies]
 
     def slowed(self) -> bool:
-        """Whether the kernels that compute take longer on every rank where communication overlaps."""
-        before, after = self.compute_s("naive"), self.compute_s("overlapped", "bucketed")
-        return bool(before and after) and min(after) > max(before)
+        """Whether the kernels that compute take longer beside communication than a whole step without it."""
+        after = self.compute_s("overlapped", "bucketed")
+        return bool(after) and min(after) > self.alone_s
 
     def overlaps(self, *strategies: str) -> list[float]:
         """Part of the communication during which the same rank computes, every rank."""
