@@ -1,9 +1,11 @@
 """Named model sizes for users. Benchmarks keep their own literals, so an edit here changes no axis."""
 
-import sys
 from dataclasses import dataclass
 
 from cs336_systems.checks import is_number, require_at_least
+
+MAX_THETA = 1e38
+"""About the largest number whose powers float32 holds; below 1 it does not hold the angles."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         require_at_least(1, d_model=self.d_model, d_ff=self.d_ff, num_heads=self.num_heads, vocab_size=self.vocab_size)
         require_at_least(0, num_layers=self.num_layers)
-        if not is_number(self.rope_theta) or not 0 < self.rope_theta <= sys.float_info.max:
-            raise ValueError(f"rope_theta={self.rope_theta!r} was given; allowed: a finite number above 0")
+        if not is_number(self.rope_theta) or not 1 <= self.rope_theta <= MAX_THETA:
+            raise ValueError(f"rope_theta={self.rope_theta!r} was given; allowed: a number from 1 to {MAX_THETA:g}")
         if self.d_model % (2 * self.num_heads):
             raise ValueError(
                 f"d_model={self.d_model} and num_heads={self.num_heads} were given; allowed: an even number of "

@@ -47,7 +47,9 @@ def adamw_kernel(
     correction1 = (1.0 - tl.exp2(step * log2_beta1)).to(tl.float32)
     correction2 = (1.0 - tl.exp2(step * log2_beta2)).to(tl.float32)
 
-    exp_avg += (gradient - exp_avg) * one_minus_beta1
+    difference = gradient - exp_avg  # as torch.lerp: exact at either end
+    nearer = one_minus_beta1 < 0.5
+    exp_avg = tl.where(nearer, exp_avg + difference * one_minus_beta1, gradient - difference * (1 - one_minus_beta1))
     exp_avg_sq = exp_avg_sq * beta2 + gradient * gradient * one_minus_beta2
     root = tl.sqrt(exp_avg_sq) / tl.sqrt(correction2) + eps
     value = value * keep - lr / correction1 * exp_avg / root

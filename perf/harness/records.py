@@ -215,7 +215,8 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
         elif line["kind"] == "visit":
             key = case_key(line["benchmark"], line["params"].values())
             visits.setdefault(key, {}).setdefault(line["session"], []).append(line)
-            newest[key] = line["session"]
+            sessions_of_case = line["session"], newest.get(key, line["session"])  # a merge appends older ones
+            newest[key] = max(sessions_of_case, key=lambda name: sessions[name]["started_at"])
     opened = {
         name: Session(**values, ceilings=best_ceilings(ceilings.get(name, []))) for name, values in sessions.items()
     }
@@ -276,13 +277,14 @@ def counted_samples(visit: dict[str, Any]) -> tuple[float, ...]:
 
 def _joined(target: Path, part: Path, kinds: tuple[str, ...] = ("",)) -> list[dict[str, Any]]:
     """Return the lines of both files, those of the journal once: a run that is killed after it was folded leaves it."""
-    folded, journal = (list(_read_lines(path, kinds)) for path in (target, part))
-    return folded if folded[-len(journal) :] == journal else [*folded, *journal]
+    # The journal first: a run that ends in between moves its lines to the other file.
+    journal, folded = (list(_read_lines(path, kinds)) for path in (part, target))
+    begins = [number for number, line in enumerate(folded) if journal and line == journal[0]]
+    is_folded = any(folded[number : number + len(journal)] == journal for number in begins)
+    return folded if is_folded else [*folded, *journal]
 
 
 def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
     # A line's first characters give its kind, so a million visits need not be parsed to find a session.
     starts = tuple(f'{{"kind":"{kind}' for kind in kinds)
     opener = gzip.open if path.suffix == ".gz" else open
@@ -292,5 +294,7 @@ def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str
                 # A last line without its end was cut off by the end of a killed run.
                 if text.startswith(starts) and text.endswith("\n"):
                     yield json.loads(text)
+    except FileNotFoundError:
+        return
     except (OSError, EOFError, zlib.error, ValueError) as error:
         raise SystemExit(f"perf: {path} cannot be read: {error}; move it aside or restore it") from None

@@ -136,7 +136,10 @@ def device_kind() -> Device:
 
 
 def training_of(setting: Setting) -> Training:
-    """Return the training workload of the setting here. Raises `click.ClickException` for a wrong --model."""
+    """Return the training workload of the setting here.
+
+    Raises `click.ClickException` for a --model that is none, and `ValueError` for one that refuses this setting.
+    """
     foreign = {} if setting.model == OURS else {"model": setting.model}
     axes = ("size", "context_length", "batch", *Setting.AXES[2:], *CHECKPOINT_AXES)
     params = {axis: getattr(setting, axis) for axis in axes} | foreign
@@ -145,10 +148,7 @@ def training_of(setting: Setting) -> Training:
             imported(setting.model)
         except ValueError as error:
             raise click.ClickException(f"--model {error}") from None
-    try:
-        return Training(params, device_kind())
-    except ValueError as error:
-        raise click.ClickException(str(error)) from None
+    return Training(params, device_kind())
 
 
 @functools.cache

@@ -70,6 +70,27 @@ def test_the_newest_session_speaks_for_a_case_and_ceilings_are_the_best_of_its_p
     assert result.session.ceilings["copy_bytes_per_s"] == 2e11
 
 
+def test_an_older_session_that_a_merge_appended_does_not_speak_for_a_case():
+    lines = [session(), visit(1, [1000]), session("s0") | {"started_at": "2020"}, visit(1, [5000], "s0")]
+    (result,) = records.summarize(lines)
+    assert result.session.id == "s1"
+
+
+def test_a_run_that_ends_while_its_records_are_read_hides_no_line(tmp_path, monkeypatch):
+    journal = records.Journal(tmp_path, "m", "a" * 40)
+    journal.write(session())
+    read = records._read_lines
+
+    def ending(path, *arguments):
+        lines = list(read(path, *arguments))
+        monkeypatch.setattr(records, "_read_lines", read)
+        journal.close()
+        return lines
+
+    monkeypatch.setattr(records, "_read_lines", ending)
+    assert [line["kind"] for line in records.read_lines(tmp_path, "m", "a" * 40)] == ["session"]
+
+
 def test_the_best_rates_ever_seen_on_a_machine_are_known(tmp_path):
     for commit, rate in (("a" * 40, 1e11), ("b" * 40, 3e11), ("c" * 40, 2e11)):
         journal = records.Journal(tmp_path, "m", commit)

@@ -131,6 +131,17 @@ def test_betas_may_be_zero(betas, update):
     torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
 
 
+@pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
+def test_without_a_beta_a_gradient_is_its_own_average_whatever_was_before(update):
+    weight = torch.zeros(3, device=DEVICE)
+    state = {name: torch.zeros(3, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+    last = torch.tensor([1e-4, 3e-5, -7e-5], device=DEVICE)
+    for step, gradient in enumerate((torch.full_like(last, 1e5), last), 1):
+        state["step"] = torch.tensor(float(step), device=DEVICE)
+        update(weight, gradient, state, RULE._replace(betas=(0.0, 0.99)))
+    assert torch.equal(state["exp_avg"], last)
+
+
 def test_its_steps_are_those_of_autocast():
     """The matmuls have the same operands; only the update rounds in another place."""
     torch.manual_seed(0)

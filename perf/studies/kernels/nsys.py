@@ -75,7 +75,10 @@ def main(models: Models, warm_up: int, steps: int) -> None:
     nsys profile --trace=cuda,nvtx python -m perf.studies.kernels.nsys --size small --context 512
     """
     for setting in models.settings():
-        train = training_of(setting).train
+        try:
+            train = training_of(setting).train
+        except ValueError as error:
+            raise click.ClickException(str(error)) from None
         with annotated(setting):
             with phase("warm-up"):
                 for _ in range(warm_up):
