@@ -63,10 +63,15 @@ def projection(name: str, gradient: Any) -> Any:
     return torch.stack([(wide * direction(name, tuple(wide.shape), str(wide.device))).sum(), wide.square().sum()])
 
 
+def trained(model: Any) -> list[tuple[str, Any]]:
+    """Return the named parameters that are not frozen."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 def projections(model: Any) -> dict[str, Any]:
-    """Project every parameter's gradient, by name. Raises `WrongResult` for a parameter without a gradient."""
+    """Project every trained parameter's gradient, by name. Raises `WrongResult` for one without a gradient."""
     by_name = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained(model):
         if parameter.grad is None:
             raise WrongResult(f"{name} has no gradient")
         by_name[name] = projection(name, parameter.grad)
@@ -88,7 +93,7 @@ def projections_of_backward(model: Any) -> Iterator[dict[str, Any]]:
     by_name: dict[str, Any] = {}
     handles = [
         parameter.register_hook(lambda gradient, name=name: by_name.update({name: projection(name, gradient.detach())}))
-        for name, parameter in model.named_parameters()
+        for name, parameter in trained(model)
     ]
     try:
         yield by_name
@@ -105,13 +110,12 @@ def first_update(old: Any, gradient: Any, lr: float = LR) -> Any:
 def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: float = LR) -> float:
     """Return the error of AdamW's first step from the initial weights.
 
-    The float32 master weight counts if the model's own is rounded.
+    The float32 master weight counts if the model's own is rounded. A frozen one is to stay as it is.
     """
     error = square = 0.0
     for name, parameter in model.named_parameters():
         old = weights(name, tuple(parameter.shape), str(parameter.device)).double()
-        gradient = parameter.grad.double()
-        update = first_update(old, gradient, lr)
+        update = first_update(old, parameter.grad.double(), lr) if parameter.requires_grad else old * 0
         new = optimizer.state[parameter].get("master", parameter).detach().double()
         error += float((new - old - update).square().sum())
         square += float(update.square().sum())

@@ -237,3 +237,20 @@ def test_a_model_of_ones_own_is_held_to_itself_in_eager_float32(monkeypatch):
     monkeypatch.setattr(api, "flash_attention", lambda q, k, v, **by: right(scale[by["impl"]] * q, k, v, **by))
     with pytest.raises(WrongResult):
         Training(case, "cpu").step().check()
+
+
+def with_a_frozen_embedding(config, context_length, attention):
+    model = one_layer(config, context_length, attention)
+    model.embedding.requires_grad_(False)
+    return model
+
+
+def test_a_frozen_parameter_of_ones_own_model_needs_no_gradient_and_is_to_stay(monkeypatch):
+    case = CASE | {"model": f"{__name__}:with_a_frozen_embedding"}
+    assert Training(case, "cpu").step().check() < 1e-4
+    training = Training(case, "cpu")
+    step, embedding = training.step(), training.train.model.embedding
+    right = training.train.optimizer_step
+    monkeypatch.setattr(training.train, "optimizer_step", lambda: (right(), embedding.weight.data.mul_(1.1)))
+    with pytest.raises(WrongResult, match="update"):
+        step.check()
