@@ -27,15 +27,15 @@ class NotJudged(click.ClickException):
     exit_code = 2
 
 
-def unprintable(error: OSError) -> Exception:
+def unprintable(error: OSError) -> Exception | None:
     """Return how a command ends whose standard output cannot be written, which then gets nothing more.
 
-    It exits with 2, since 1 may mean a verdict; without a word if nobody reads any longer, as behind `| head`. An error
-    of anything but an output is returned as it is.
+    It exits with 2, since 1 may mean a verdict; without a word if nobody reads any longer, as behind `| head`. None
+    for an error of anything but an output.
     """
     *_, last = traceback.extract_tb(error.__traceback__)
     if last.filename != click.utils.__file__:
-        return error
+        return None
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python fails again when it exits
     if error.errno == errno.EPIPE:
         return click.exceptions.Exit(NotJudged.exit_code)
@@ -118,7 +118,9 @@ class Commands(click.Group):
             click.echo(f"\nInterrupted{': ' if said else ''}{said}", err=True)
             ctx.exit(INTERRUPTED)
         except OSError as error:
-            raise unprintable(error) from error.__cause__
+            if ends := unprintable(error):
+                raise ends from None
+            raise
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse as click does, but refuse an empty argument, which would stand for the default or for this folder."""

@@ -155,6 +155,25 @@ def _heads_inside(
     if not q.ndim == k.ndim == v.ndim == 4:
         dims = f"query, key, value have {q.ndim}, {k.ndim}, {v.ndim} dimensions"
         raise ValueError(f"{dims}; allowed: 4 each, (batch, seq_len, num_heads, head_dim)")
+    q4, k4, v4 = (x.transpose(1, 2) for x in (q, k, v))
+    try:
+        out = flash_attention(
+            q4,
+            k4,
+            v4,
+            is_causal,
+            impl=impl,
+            softmax_scale=softmax_scale,
+            dropout_p=dropout_p,
+            deterministic=deterministic,
+        )
+    except ValueError:
+        _require_heads_inside(q, k, v)  # whose line names the caller's layout
+        raise
+    return out.transpose(1, 2)
+
+
+def _require_heads_inside(q: Tensor, k: Tensor, v: Tensor) -> None:
     heads, kv_heads = q.shape[2], k.shape[2]
     fit = heads == kv_heads or (kv_heads > 0 and heads % kv_heads == 0)
     if not (fit and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]):
@@ -162,12 +181,7 @@ def _heads_inside(
             f"query, key, value have shapes {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}; allowed: "
             "(batch, seq_len_q, num_heads, head_dim) and twice (batch, seq_len_k, num_kv_heads, head_dim), "
             "num_kv_heads a divisor of num_heads"
-        )
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    out = flash_attention(
-        q, k, v, is_causal, impl=impl, softmax_scale=softmax_scale, dropout_p=dropout_p, deterministic=deterministic
-    )
-    return out.transpose(1, 2)
+        ) from None
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:

@@ -254,7 +254,7 @@ class FullyShardedDataParallel(Wrapper):
         for name in [name for name in state if name.startswith(prefix)]:  # also one that a hook has changed
             value = state[name]
             if isinstance(value, Tensor):
-                state[name] = whole[value] if value in whole else value if keep_vars else value.detach()
+                state[name] = whole.get(value, value if keep_vars else value.detach())
         return state
 
     def sharded_state_dict(self) -> dict[str, Any]:

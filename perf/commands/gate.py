@@ -54,7 +54,7 @@ class _Gate(click.Command):
         except (click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            if isinstance(error, OSError) and (ends := unprintable(error)) is not error:
+            if isinstance(error, OSError) and (ends := unprintable(error)):
                 raise ends from None
             traceback.print_exc()
             ctx.exit(NotJudged.exit_code)
@@ -231,14 +231,14 @@ def command(
         files[markdown] = comment(report)
     if keep:
         files[reports.place(kind, datetime.datetime.now(datetime.UTC))] = reports.to_json(report)
-    kept_in = f"\nKept in {list(files)[-1]}" if keep else ""
-    _end(text(report) + kept_in, files, report.exit_status)
+    _end(text(report), files, report.exit_status, kept=list(files)[-1] if keep else None)
 
 
-def _end(report: str, files: dict[Path, str], exit_status: int) -> NoReturn:
+def _end(report: str, files: dict[Path, str], exit_status: int, kept: Path | None = None) -> NoReturn:
     """Write the report's files and print it. Where that fails, exit with its status all the same, if it has one."""
     try:
         write_measured(files)
+        report += f"\nKept in {kept}" if kept else ""
     except click.ClickException as error:
         error.show()
         exit_status = exit_status or NotJudged.exit_code

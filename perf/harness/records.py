@@ -215,8 +215,9 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
         elif line["kind"] == "visit":
             key = case_key(line["benchmark"], line["params"].values())
             visits.setdefault(key, {}).setdefault(line["session"], []).append(line)
-            sessions_of_case = line["session"], newest.get(key, line["session"])  # a merge appends older ones
-            newest[key] = max(sessions_of_case, key=lambda name: sessions[name]["started_at"])
+            last = newest.setdefault(key, line["session"])
+            if sessions[line["session"]]["started_at"] >= sessions[last]["started_at"]:  # a merge appends older ones
+                newest[key] = line["session"]
     opened = {
         name: Session(**values, ceilings=best_ceilings(ceilings.get(name, []))) for name, values in sessions.items()
     }
@@ -279,7 +280,9 @@ def _joined(target: Path, part: Path, kinds: tuple[str, ...] = ("",)) -> list[di
     """Return the lines of both files, those of the journal once: a run that is killed after it was folded leaves it."""
     # The journal first: a run that ends in between moves its lines to the other file.
     journal, folded = (list(_read_lines(path, kinds)) for path in (part, target))
-    begins = [number for number, line in enumerate(folded) if journal and line == journal[0]]
+    if not journal:
+        return folded
+    begins = [number for number, line in enumerate(folded) if line == journal[0]]
     is_folded = any(folded[number : number + len(journal)] == journal for number in begins)
     return folded if is_folded else [*folded, *journal]
 

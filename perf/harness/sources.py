@@ -35,8 +35,7 @@ class Sources:
         data = hashlib.sha256()
         for path in sorted(self._folder.rglob("*")):
             relative = path.relative_to(self._folder)
-            is_hidden = path.stem != "__init__" and (path.with_suffix("") / "__init__.py").is_file()  # by a package
-            if path.suffix == ".py" and path.is_file() and not is_hidden:
+            if path.suffix == ".py" and path.is_file() and not _is_hidden(path):
                 self._read(path, self.module_of(str(path)) or "")
             elif path.is_file() and path.suffix not in DOCUMENTS and "__pycache__" not in relative.parts:
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
@@ -235,3 +234,8 @@ def _compiled_by_calls(tree: ast.AST) -> set[str]:
     """Return the names of functions that are no decorated kernels but given to one's decorator: `triton.jit(name)`."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _compiles(node.func)]
     return {argument.id for call in calls for argument in call.args if isinstance(argument, ast.Name)}
+
+
+def _is_hidden(module: Path) -> bool:
+    """Whether a package beside a module has its name, which Python imports instead."""
+    return (module.with_suffix("") / "__init__.py").is_file()

@@ -76,6 +76,16 @@ def test_a_gate_whose_output_cannot_be_written_writes_its_files_and_keeps_its_ve
     assert "No space" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_report_that_could_not_be_kept_is_not_said_to_be(tmp_path, capsys):
+    from perf.commands import gate
+
+    (tmp_path / "file").write_text("")
+    for kept in (tmp_path / "kept.json", tmp_path / "file" / "report.json"):
+        with pytest.raises(SystemExit):
+            gate._end("report", {kept: "text"}, 0, kept=kept)
+        assert (f"Kept in {kept}" in capsys.readouterr().out) == kept.exists()
+
+
 @pytest.mark.parametrize("given", [["--json", "/home/me/x.json"], ["--json=/home/me/x.json"]])
 def test_a_published_command_names_no_file_of_this_machine(given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["perf", "gate", "--keep", *given, "HEAD", "-b", "a b"])
