@@ -113,8 +113,9 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "commits": list(one.commits.values()),
         "facts": facts + [("NCCL", "; ".join(filter(None, nccl)))] * any(nccl),
         "commands": [
-            (benchmark, f"asv run --bench '^{re.escape(benchmark)}\\.' {cells[0].commit[:8]}^!")
+            f"asv run --bench '^{re.escape(benchmark)}\\.' {commit[:8]}^!"
             for benchmark, cells in one.cells.items()
+            for commit in dict.fromkeys(cell.commit for cell in cells)
         ],
     }
 
@@ -127,7 +128,7 @@ def _headlines(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the headline of the largest setting of each kind: a figure, and the words before and after it."""
     if groups:
-        group = max(groups, key=lambda one: (one.where.world_size, one.where.context_length))
+        group = max(reversed(groups), key=lambda one: _extent(one.where))
         best = group.fastest
         if best and best.step:
             exposed = "100\u00a0%" if best.share and best.share >= 1 else percent(best.share or 0.0)
@@ -158,8 +159,12 @@ def _headlines(
 
 
 def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:
-    """Return the group of most ranks, then of the longest context."""
-    return max(groups, key=lambda rows: (rows[0].where.world_size, rows[0].where.context_length))
+    return max(reversed(groups), key=lambda rows: _extent(rows[0].where))
+
+
+def _extent(where: Where) -> tuple[int, int]:
+    """Number of ranks, then context length. The largest model of a setting is the last of its grid."""
+    return where.world_size, where.context_length
 
 
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
@@ -240,7 +245,7 @@ def _strategy(one: MachineDistributed, group: Group, row: Strategy) -> dict[str,
         "peak": units.memory(peak) if peak else "",
         "peak_value": peak or "",
         "peak_href": one.link(step, "track_peak_memory"),
-        "commit": next(iter(row.cells.values())).commit,
+        "commits": row.commits,
     }
 
 

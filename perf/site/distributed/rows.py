@@ -50,10 +50,14 @@ class Stepped:
     """Cells by mode (step, exposed)."""
 
     def result(self, mode: str) -> CaseResult | None:
-        """Return a mode's cell; None unless it is of the newest commit, so that a share combines one commit."""
-        newest = next(iter(self.cells.values())).commit
+        """Return a mode's result, at the newest commit that has one."""
         cell = self.cells.get(mode)
-        return cell.result if cell and cell.commit == newest else None
+        return cell.result if cell else None
+
+    @property
+    def commits(self) -> list[str]:
+        """Hashes of the commits of the modes."""
+        return list(dict.fromkeys(cell.commit for cell in self.cells.values()))
 
     @property
     def step(self) -> Estimate | None:
@@ -67,8 +71,9 @@ class Stepped:
 
     @property
     def share(self) -> float | None:
-        """Exposed communication, of the step."""
-        return self.exposed.median / self.step.median if self.exposed and self.step and self.step.median else None
+        """Exposed communication, of the step; None where the two are of different commits."""
+        exposed, step = self.exposed, self.step
+        return exposed.median / step.median if exposed and step and step.median and len(self.commits) == 1 else None
 
     def fact(self, name: str) -> float | None:
         """Return a fact of either mode."""
