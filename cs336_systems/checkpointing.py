@@ -25,6 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
 from cs336_systems.configs import Checkpointing
+from cs336_systems.distributed import private
 from cs336_systems.offload import Offload
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -112,13 +113,13 @@ class AttentionResults:
         return _Attending(lambda: self._first), _Attending(self._again)
 
     def _first(self, attention: Attention, *inputs: Tensor) -> Tensor:
-        call, given = len(self._outs), list(inputs)
+        call, given = len(self._outs), [(x, private.version(x)) for x in inputs]
         kept: list[tuple[Tensor, Any]] = []
         self._uses.append(0)
 
         def pack(tensor: Tensor) -> Any:
-            for index, one in enumerate(given):
-                if _are_same(tensor, one):
+            for index, (one, version) in enumerate(given):
+                if _are_same(tensor, one) and private.version(one) == version:  # attention may change it in place
                     self._uses[call] += 1
                     return call, index
             kept.append((tensor, self._pack(tensor)))

@@ -70,7 +70,8 @@ def linear_cross_entropy(
     Raises:
         ValueError: unknown impl; mismatched or unsupported shapes, dtypes or devices; a chunk_size or ignore_index that
             is no int, or a chunk_size below 1.
-        RuntimeError: in a backward with create_graph=True, unless impl is "reference".
+        RuntimeError: in a backward with create_graph=True or is_grads_batched=True, under torch.func's transforms
+            and in forward mode, unless impl is "reference".
     """
     autocast_dtype = _autocast_dtype(hidden, weight)
     dtype = hidden.dtype if autocast_dtype is None else autocast_dtype
@@ -258,8 +259,8 @@ def _check(
 ) -> None:
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
-    if chunk_size is not None and (not is_int(chunk_size) or chunk_size < 1):
-        raise ValueError(f"chunk_size is {chunk_size!r}; allowed: None, or an int of at least 1")
+    if chunk_size is not None and (not is_int(chunk_size) or not 1 <= chunk_size < 2**63):
+        raise ValueError(f"chunk_size is {chunk_size!r}; allowed: None, or an int of at least 1 that int64 can hold")
     if not is_int(ignore_index) or not -(2**63) <= ignore_index < 2**63:
         raise ValueError(f"ignore_index is {ignore_index!r}; allowed: an int that int64 can hold")
     for name, x in (("hidden", hidden), ("weight", weight), ("targets", targets)):

@@ -5,6 +5,7 @@ loss also ids and targets to the mean cross-entropy.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -64,22 +65,53 @@ def _require_precision(precision: str) -> None:
 def matmul_precision(precision: str) -> Iterator[None]:
     """Set the precision of float32 matmuls: IEEE for fp32, TF32 allowed for every other precision.
 
-    Restores torch's flags on exit: the older one, and the newer ones of CUDA and of the CPU, which need not agree.
+    The flags are the process's: of threads that are inside at once, the last to enter sets them. Restores torch's flags
+    when all have left: the older one, and the newer ones of CUDA and of the CPU, which need not agree.
     """
     _require_precision(precision)
+    entry = object()
+    with _flags_lock:
+        if not _entered:
+            _restore.append(_restorer())
+        _entered[entry] = precision
+        _set_flags(precision)
+    try:
+        yield
+    finally:
+        with _flags_lock:
+            del _entered[entry]
+            if _entered:
+                _set_flags(next(reversed(_entered.values())))
+            else:
+                _restore.pop()()
+
+
+_flags_lock = threading.Lock()
+_entered: dict[object, str] = {}
+"""Precision of each `matmul_precision` that has not been left."""
+
+_restore: list[Callable[[], None]] = []
+"""Restores the flags of before the first of them."""
+
+
+def _set_flags(precision: str) -> None:
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # sets them all
+
+
+def _restorer() -> Callable[[], None]:
     newer = torch.backends.cuda.matmul.fp32_precision
     of_cpu = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
     try:
         older = torch.get_float32_matmul_precision()
     except RuntimeError:  # torch refuses to read the older flag while the newer one contradicts it
         older = "highest" if newer == "tf32" else "high"
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")  # sets them all
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         torch.set_float32_matmul_precision(older)
         torch.backends.cuda.matmul.fp32_precision = newer
         torch.backends.mkldnn.matmul.fp32_precision = of_cpu  # type: ignore[attr-defined]
+
+    return restore
 
 
 @dataclass

@@ -59,8 +59,8 @@ def flash_attention(
     Raises:
         ValueError: unknown impl or fp32_precision; dropout_p out of range; softmax_scale no number; mismatched or
             unsupported shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
-        RuntimeError: in a backward with create_graph=True or is_grads_batched=True, unless impl is "reference" or
-            "sdpa".
+        RuntimeError: in a backward with create_graph=True or is_grads_batched=True, under torch.func's transforms
+            and in forward mode, unless impl is "reference" or "sdpa".
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")
@@ -76,7 +76,7 @@ def flash_attention(
     if not isinstance(softmax_scale, (float, NoneType)) or softmax_scale != softmax_scale:  # NaN
         raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
     if not (isinstance(is_causal, bool) and isinstance(deterministic, bool)):
-        types = f"is_causal is of type {type(is_causal).__name__}, deterministic of {type(deterministic).__name__}"
+        types = f"is_causal is of type {type(is_causal)}, deterministic of {type(deterministic)}"
         raise ValueError(f"{types}; allowed: bool, True or False")
     q, k, v = _autocast(q, k, v)
     if torch.compiler.is_compiling() and (q is k or k is v or q is v):  # which dynamo refuses an autograd.Function
@@ -174,6 +174,8 @@ def _heads_inside(
 
 
 def _require_heads_inside(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if q.is_nested or k.is_nested or v.is_nested:
+        return  # without a shape
     heads, kv_heads = q.shape[2], k.shape[2]
     fit = heads == kv_heads or (kv_heads > 0 and heads % kv_heads == 0)
     if not (fit and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]):

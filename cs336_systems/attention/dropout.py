@@ -50,7 +50,12 @@ def seed_of_call(p: float, seed: Tensor | None, device: torch.device) -> Tensor 
     """Return the seed of a call, a new one unless one is given; None if `p` is 0, which draws nothing."""
     if p == 0:
         return None
-    return new_seed(device) if seed is None else seed
+    if seed is None:
+        return new_seed(device)
+    if seed.shape != (1,) or seed.dtype != torch.int64 or seed.device != device:
+        given = f"{tuple(seed.shape)}, {seed.dtype}, on {seed.device}"
+        raise ValueError(f"dropout_seed is {given}; allowed: (1,), torch.int64, on {device}, as q")
+    return seed
 
 
 def keep_mask(dropout: Dropout, leading: Sequence[int], rows: range, columns: range) -> Tensor:

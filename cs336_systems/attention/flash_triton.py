@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from cs336_systems.attention.dropout import seed_of_call
+from cs336_systems.attention.inputs import check_inputs
 from cs336_systems.attention.operators import RecordedPlan
 from cs336_systems.attention.planning import Plan, plan_for
 from cs336_systems.attention.private import dispatch_mode_check, functorch_check
@@ -20,7 +21,7 @@ _PLAIN = {Tensor, Parameter}
 
 def _is_recorded(*tensors: Tensor) -> bool:
     """Whether a call is to run as an operator: in a graph, under a dispatch mode, or of tensors without storage."""
-    if torch.compiler.is_compiling() or _dispatch_mode_is_active():
+    if torch.compiler.is_compiling() or _dispatch_mode_is_active() or torch.jit.is_tracing():
         return True
     return not _PLAIN.issuperset(map(type, tensors))
 
@@ -47,6 +48,8 @@ class _Algorithms(torch.autograd.Function):
         ctx.options = is_causal, scale, fp32_precision, dropout_p, deterministic
         plan: Plan | RecordedPlan
         if _is_recorded(q, k, v):
+            if q.is_nested or k.is_nested or v.is_nested:
+                check_inputs(q, k, v, "triton")  # no operator takes them
             plan = RecordedPlan(*ctx.options)
         else:
             request = Request(is_causal, scale, products_of(q, fp32_precision), dropout_p, deterministic)
@@ -62,8 +65,12 @@ class _Algorithms(torch.autograd.Function):
         """Run Algorithm 2."""
         require_one_derivative("flash attention", "impl='reference'")
         q, k, v, out, lse, *seed = ctx.saved_tensors
-        # Compiled autograd records the backward of a forward that was not.
-        plan = RecordedPlan(*ctx.options) if _is_recorded(q, k, v, grad_out) else ctx.plan
+        if _is_recorded(q, k, v, grad_out):  # compiled autograd records the backward of a forward that was not
+            plan = RecordedPlan(*ctx.options)
+        else:
+            plan = ctx.plan
+            if not grad_out.data_ptr():  # autograd's zeros without memory, as of sgn
+                grad_out = torch.zeros(grad_out.shape, dtype=grad_out.dtype, device=grad_out.device)
         dq, dk, dv = plan.backward(q, k, v, out, lse, grad_out, *(seed or (None,)))
         return dq, dk, dv, None, None, None, None, None, None
 

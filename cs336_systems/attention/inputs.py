@@ -21,8 +21,8 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
         raise ValueError(
             f"{_shapes(q, k, v)}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)"
         )
-    if k.shape[-2] == 0 or q.shape[-1] == 0:
-        raise ValueError(f"{_shapes(q, k, v)}; allowed: at least one key and a head_dim of at least 1")
+    if (k.shape[-2] == 0 and q.shape[-2] > 0) or q.shape[-1] == 0:
+        raise ValueError(f"{_shapes(q, k, v)}; allowed: at least one key for queries and a head_dim of at least 1")
     if q.shape[:-2] != k.shape[:-2] and not _grouped(q, k):
         raise ValueError(
             f"{_shapes(q, k, v)}; allowed: the same leading dimensions, or with num_kv_heads a divisor of num_heads "

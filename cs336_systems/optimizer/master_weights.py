@@ -33,7 +33,8 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     Raises:
         ValueError: a parameter of another dtype or that is not contiguous; a hyperparameter outside of its range; a
-            sparse gradient; in `load_state_dict`, options of torch's AdamW that are not here.
+            sparse gradient; in `load_state_dict`, options of torch's AdamW that are not here, or state that does not
+            fit its parameter.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class MasterWeightAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return the closure's result."""
+        for group in self.param_groups:
+            _check_options(group)  # a scheduler may have changed them
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -93,15 +96,17 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         """Load all of the state in float32; torch would round that of bfloat16 parameters to bfloat16."""
         for group in state_dict["param_groups"]:
             _check_options(group)
-        super().load_state_dict(state_dict)
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         saved = [number for group in state_dict["param_groups"] for number in group["params"]]
+        for number, parameter in zip(saved, parameters, strict=False):  # torch refuses another number of parameters
+            _check_state(number, parameter, state_dict["state"].get(number, {}))
+        super().load_state_dict(state_dict)
         for number, parameter in zip(saved, parameters, strict=True):
             for key, value in state_dict["state"].get(number, {}).items():
                 self.state[parameter][key] = torch.as_tensor(value).to(
                     parameter.device, torch.float32, copy=True, memory_format=torch.contiguous_format
                 )
-            self._versions[parameter] = private.version(parameter)
+            self._versions.pop(parameter, None)  # others may have written into it since the state was saved
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
@@ -109,7 +114,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
             state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter, dtype=torch.float32)
             state["exp_avg_sq"] = torch.zeros_like(parameter, dtype=torch.float32)
-        if parameter.dtype != torch.float32:
+        if parameter.dtype != torch.float32 or "master" in state:
             self._follow(parameter, state)
         return state
 
@@ -167,6 +172,21 @@ def _check_options(group: dict[str, Any]) -> None:
     are_two = isinstance(betas, tuple | list) and len(betas) == 2
     if not are_two or not all(is_number(beta) and 0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas={betas!r} was given; allowed: two numbers from 0 to below 1")
+
+
+def _check_state(number: int, parameter: Tensor, state: dict[str, Any]) -> None:
+    """Raise `ValueError` for saved state of another parameter, which the kernel would read and write out of bounds."""
+    missing = {"step", "exp_avg", "exp_avg_sq"} - state.keys()
+    if missing and missing != {"step", "exp_avg", "exp_avg_sq"}:
+        raise ValueError(f"parameter {number} has state without {', '.join(sorted(missing))}; allowed: all or none")
+    for key, value in state.items():
+        shape = tuple(torch.as_tensor(value).shape)
+        if key != "step" and shape != tuple(parameter.shape):
+            raise ValueError(
+                f"{key} of parameter {number} has shape {shape}; allowed: the parameter's, {tuple(parameter.shape)}"
+            )
+        if key == "step" and torch.Size(shape).numel() != 1:
+            raise ValueError(f"step of parameter {number} has shape {shape}; allowed: (), one number")
 
 
 def _update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:

@@ -14,6 +14,7 @@ import torch
 from cs336_systems.attention import launch, planning
 from cs336_systems.attention.api import flash_attention, flash_attention_pytorch, flash_attention_triton
 from cs336_systems.attention.flash_pytorch import FlashAttentionPyTorch
+from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.launch import Launch
 from cs336_systems.attention.reference import attention
 from cs336_systems.attention.request import FP32_PRODUCTS
@@ -70,6 +71,7 @@ EMPTY = {
     "heads": ((2, 0, 5, 16), (2, 0, 7, 16)),
     "query heads": ((2, 0, 5, 16), (2, 2, 7, 16)),
     "queries": ((2, 4, 0, 16), (2, 2, 7, 16)),
+    "queries and keys": ((2, 4, 0, 16), (2, 2, 0, 16)),
 }
 
 
@@ -214,6 +216,51 @@ def test_a_sparse_tensor_gets_one_clear_line(impl: str) -> None:
     x = ones(2, 4, 16).to_sparse()
     with pytest.raises(ValueError, match=r"^q is .*; allowed: a dense tensor$"):
         flash_attention(x, x, x, impl=impl)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_nested_tensor_gets_one_clear_line(impl: str, layout: torch.layout) -> None:
+    x = torch.nested.nested_tensor([ones(2, 3, 16), ones(3, 3, 16)], layout=layout)
+    with pytest.raises(ValueError, match=r"^q is nested; allowed: a dense tensor$"):
+        flash_attention(x, x, x, impl=impl)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("call", [flash_attention_triton, flash_attention_pytorch])
+def test_a_nested_tensor_with_heads_inside_gets_one_clear_line(call: Callable[..., torch.Tensor]) -> None:
+    x = torch.nested.nested_tensor([ones(2, 3, 16), ones(3, 3, 16)], layout=torch.strided)
+    with pytest.raises(ValueError, match=r"^q is nested; allowed: a dense tensor$"):
+        call(x, x, x)
+
+
+@pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])
+def test_a_gradient_may_be_zeros_without_memory(impl: str) -> None:
+    q, k, v, _ = make_inputs(Shape((2,), 5, 7, 16), torch.float32)
+    out = flash_attention(q, k, v, impl=impl).sgn().sum()
+    assert not any(grad.any() for grad in torch.autograd.grad(out, (q, k, v)))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.parametrize("impl", ["pytorch", "triton"])
+def test_a_traced_call_equals_a_plain_one(impl: str) -> None:
+    """As by the picture of a model in TensorBoard."""
+    inputs = tuple(x.detach() for x in make_inputs(Shape((2,), 20, 20, 16), torch.float32)[:3])
+    traced = torch.jit.trace(lambda q, k, v: flash_attention(q, k, v, True, impl=impl), inputs)
+    other = tuple(2 * x for x in inputs)
+    torch.testing.assert_close(traced(*other), flash_attention(*other, True, impl=impl))
+
+
+@pytest.mark.parametrize("seed", [torch.zeros(0).long(), torch.zeros(2).long(), torch.zeros(1).int()], ids=str)
+@pytest.mark.parametrize("call", [FlashAttentionTriton, FlashAttentionPyTorch])
+def test_a_seed_of_another_form_is_refused(call: Any, seed: torch.Tensor) -> None:
+    """A kernel would read past its end."""
+    q = ones(1, 4, 16)
+    options = (True, None, None, 0.3) if call is FlashAttentionTriton else (True, None, 0.3)
+    with pytest.raises(ValueError, match=r"^dropout_seed is .*; allowed: \(1,\), torch.int64, on"):
+        call.apply(q, q, q, *options, seed.to(DEVICE))
 
 
 @pytest.mark.parametrize("impl", ["reference", "pytorch", "triton", "sdpa"])

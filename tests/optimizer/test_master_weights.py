@@ -223,6 +223,53 @@ def test_loading_a_checkpoint_s_weights_after_its_optimizer_rounds_no_master():
     assert torch.equal(optimizer.state[model.weight]["master"], state["state"][0]["master"].to(DEVICE))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_loaded_before_the_optimizer_s_state_stay(dtype):
+    """Also in float32, where the state of a run in bfloat16 brings a master."""
+    model = nn.Linear(5, 3, bias=False).to(DEVICE)
+    optimizer = master_weight_adamw(model, lr=0.0, weight_decay=0.0)
+    model.weight.grad = torch.ones_like(model.weight)
+    optimizer.step()
+    weight = nn.Parameter(torch.full((3, 5), 3.0, dtype=dtype, device=DEVICE))
+    resumed = MasterWeightAdamW([weight], lr=0.0, weight_decay=0.0)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for loaded in (3.0, 4.0):
+        weight.grad = torch.zeros_like(weight)
+        resumed.step()
+        assert (weight == loaded).all()
+        with torch.no_grad():
+            weight.fill_(4.0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"exp_avg": torch.zeros(4)}, {"master": torch.zeros(4)}, {"step": torch.zeros(2)}, {}]
+)
+def test_state_that_does_not_fit_is_refused_before_anything_changes(wrong):
+    weight, (gradient, *_) = tensors(33, torch.float32)
+    optimizer = MasterWeightAdamW([weight])
+    weight.grad = gradient
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    saved["state"][0] |= wrong
+    if not wrong:
+        del saved["state"][0]["exp_avg"]
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"parameter 0 has .*; allowed: "):
+        optimizer.load_state_dict(saved)
+    torch.testing.assert_close(optimizer.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("wrong", [torch.tensor(0.1), float("nan")], ids=str)
+def test_a_learning_rate_set_later_is_checked_too(wrong):
+    weight, (gradient, *_) = tensors(33, torch.float32)
+    optimizer = MasterWeightAdamW([weight])
+    weight.grad, optimizer.param_groups[0]["lr"] = gradient, wrong
+    before = weight.detach().clone()
+    with pytest.raises(ValueError, match=r"^lr=.*; allowed: a finite number"):
+        optimizer.step()
+    assert torch.equal(weight, before) and not optimizer.state
+
+
 def test_state_of_torch_s_own_adamw_is_widened():
     weight, (gradient, *_) = tensors(33, torch.bfloat16)
     of_torch, ours = torch.optim.AdamW([weight]), MasterWeightAdamW([weight])

@@ -229,6 +229,16 @@ class Dropping(nn.Linear):
         return x + nn.functional.dropout(module.kept_attention(self.attention, y, y, y), 0.2)
 
 
+@pytest.mark.parametrize("impl", ["reference", "pytorch", "sdpa"])
+def test_an_attention_may_change_its_inputs_in_place(impl):
+    def attention(q, k, v):
+        return flash_attention(q.mul_(2), k, v, is_causal=True, impl=impl)
+
+    expected = gradients(model(attention=attention))
+    ours = gradients(model(Checkpointing(2, "selective"), attention))
+    torch.testing.assert_close(ours, expected, rtol=0, atol=0)
+
+
 def test_dropout_after_a_kept_attention_is_recomputed_with_its_own_mask():
     torch.manual_seed(0)
     layers, x = [Dropping() for _ in range(3)], torch.randn(2, 9, 16, device=DEVICE)

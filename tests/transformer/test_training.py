@@ -12,7 +12,16 @@ from torch import nn
 from cs336_systems import training
 from cs336_systems.configs import MODEL_CONFIGS
 from cs336_systems.ranges import NOTHING, range_, recorded
-from cs336_systems.training import PRECISIONS, TrainStep, adamw, blocks_of, cross_entropy, make_step, make_train_step
+from cs336_systems.training import (
+    PRECISIONS,
+    TrainStep,
+    adamw,
+    blocks_of,
+    cross_entropy,
+    make_step,
+    make_train_step,
+    matmul_precision,
+)
 from cs336_systems.transformer import TransformerLM
 
 TINY = MODEL_CONFIGS["tiny"]
@@ -115,6 +124,18 @@ for setting in {SETTINGS!r}:
     os._exit(0)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_threads_that_leave_in_any_order_leave_the_process_as_it_was():
+    before = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.fp32_precision
+    first, second = matmul_precision("tf32"), matmul_precision("fp32")
+    first.__enter__()
+    second.__enter__()
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    first.__exit__(None, None, None)
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    second.__exit__(None, None, None)
+    assert (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.fp32_precision) == before
 
 
 def test_a_step_leaves_the_process_as_it_was(model, batch):
