@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import tempfile
@@ -22,6 +23,17 @@ def replace_file(path: Path, content: bytes) -> None:
         stream.write(content)
         stream.flush()
         temporary.replace(path)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an invalid file to *.broken, or *.broken.1 and so on where those exist; return its new path."""
+    broken = path.with_name(f"{path.name}.broken")
+    for number in itertools.count(1):
+        if not broken.exists():
+            break
+        broken = path.with_name(f"{path.name}.broken.{number}")
+    path.replace(broken)
+    return broken
 
 
 def write_aside(path: Path, content: str | bytes) -> None:

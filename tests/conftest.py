@@ -76,7 +76,8 @@ def pytest_collection_finish() -> None:
 def _locks_of_this_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test waits for another worker's measurement, or is refused because of one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lock, "FOLDER", tmp_path_factory.mktemp("locks"))
+        patch.setattr(lock, "FOLDER", folder := tmp_path_factory.mktemp("locks"))
+        patch.setenv("PERF_LOCKS", str(folder))  # of the processes that a test starts
         yield
 
 

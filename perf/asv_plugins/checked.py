@@ -112,14 +112,20 @@ def _skipping_machines(iterate: Any) -> Any:
 
 
 def _naming_unsound_classes(discover: Any) -> Any:
-    """Return `Benchmarks.discover`, which says first why a class cannot run: asv says only that its setup failed."""
+    """Return `Benchmarks.discover`, which says first why a class cannot run: asv says only that its setup failed.
+
+    A class whose axes asv's files cannot hold is left out: its row would make the commit's file unreadable.
+    """
 
     @functools.wraps(discover.__func__)
     def named(cls: Any, *arguments: Any, **options: Any) -> Any:
         for _, sound, reason in asv_classes():
             if sound is None:
                 log.error(reason)
-        return discover.__func__(cls, *arguments, **options)
+        found = discover.__func__(cls, *arguments, **options)
+        for name in [name for name, entry in found.items() if problem_of_benchmark(name, entry)]:
+            log.error(f"{name} is left out: {problem_of_benchmark(name, found.pop(name))}")
+        return found
 
     return classmethod(named)
 

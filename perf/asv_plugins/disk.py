@@ -8,6 +8,8 @@ import contextlib
 import errno
 import functools
 import json
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -23,7 +25,10 @@ from asv.util import ProcessError, UserError
 from filelock import FileLock, Timeout
 
 from perf.asv_plugins.checked import Damaged
-from perf.files import replace_file, scratch_folder
+from perf.files import replace_file, scratch_folder, set_aside
+
+MAX_TEMPDIR_BYTES = 107 - len("/perf-asv-12345678/asv-forkserver-12345678/socket")
+"""Of the 107 of a socket's name, what asv's own and our folder's leave."""
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -56,6 +61,9 @@ def _within(run: Any, *contexts: Callable[[Any], AbstractContextManager[None]]) 
 def _one_line_errors(conf: Any) -> Iterator[None]:
     try:
         yield
+    except shutil.Error as error:  # of many files, each with its source, target and reason
+        _, target, reason = error.args[0][0]
+        raise UserError(f"{target} cannot be written: {reason}") from None
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
@@ -99,10 +107,11 @@ def _something_to_publish(conf: Any) -> Iterator[None]:
 def _scratch_tempdir(conf: Any) -> Iterator[None]:
     """Put asv's temporary files into one folder, which the next run removes if this one is killed.
 
-    Only asv's own process changes its folder: the measuring processes share their lock in the system's.
+    Only asv's own process changes its folder. A long path would leave no room for the name of asv's socket.
     """
     before = tempfile.tempdir
-    with scratch_folder("perf-asv-") as folder:
+    within = None if len(os.fsencode(tempfile.gettempdir())) <= MAX_TEMPDIR_BYTES else Path("/tmp")
+    with scratch_folder("perf-asv-", within) as folder:
         tempfile.tempdir = str(folder)
         try:
             yield
@@ -117,8 +126,7 @@ def _setting_damaged_aside(load: Any) -> Any:
         try:
             load(self, result_dir)
         except Damaged as error:
-            path.replace(broken := path.with_name(f"{path.name}.broken"))
-            log.warning(f"{error}: it is {broken.name} now, and this run writes a new one")
+            log.warning(f"{error}: it is {set_aside(path).name} now, and this run writes a new one")
 
     return checked
 

@@ -130,8 +130,14 @@ def _with_our_name(load):
 
     @functools.wraps(load.__func__)
     def loaded(cls, interactive=False, force_interactive=False, machine_name=None, **options):
-        found = load.__func__(cls, interactive, force_interactive, machine_name=machine_name, **options)
         is_to_measure = interactive and not force_interactive
+        if is_to_measure:  # asv would ask for a name of its own choice
+            try:
+                MachineCollection.load(machine_name or cls.get_unique_machine_name())
+            except util.UserError as error:
+                reason = str(error).rstrip(".")
+                raise util.UserError(f"{reason}: `python -m perf machine` writes asv's machine file") from None
+        found = load.__func__(cls, interactive, force_interactive, machine_name=machine_name, **options)
         if is_to_measure and not machine_name and found.machine != (here := machine()["machine"]):
             raise util.UserError(
                 f"asv calls this machine {found.machine}, and its records {here}: run `python -m perf machine`, then "

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perf.files import replace_file
+from perf.files import replace_file, set_aside
 
 
 def write(path: str | None = None) -> str:
@@ -19,7 +19,9 @@ def write(path: str | None = None) -> str:
     from perf.harness.device import machine
 
     here = machine()
-    target = Path(path or MachineCollection.get_machine_file_path())
+    target = Path(path or MachineCollection.get_machine_file_path()).resolve()  # a link stays one
+    if target.exists() and not target.is_file():
+        raise click.ClickException(f"the machine file {target} was given; allowed: a regular file, or a new one")
     try:
         known = _known(target) | {here["machine"]: here, "version": MachineCollection.api_version}
         replace_file(target, (json.dumps(known, indent=4) + "\n").encode())
@@ -41,9 +43,7 @@ def _known(path: Path) -> dict[str, Any]:
             return known
     except (ValueError, RecursionError):
         pass
-    broken = path.with_name(f"{path.name}.broken")
-    path.replace(broken)
-    click.echo(f"{path} was not a machine file of asv's; it is {broken.name} now", err=True)
+    click.echo(f"{path} was not a machine file of asv's; it is {set_aside(path).name} now", err=True)
     return {}
 
 

@@ -1,5 +1,6 @@
 """The attributes that a benchmark class declares, with what each may be."""
 
+import ast
 import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, get_args, get_type_hints
@@ -53,7 +54,16 @@ def _is_grid(value: Any) -> bool:
 
 
 def _is_axis(values: Any) -> bool:
-    return isinstance(values, (list, tuple)) and 0 < len(values) == len(set(map(repr, values)))
+    return isinstance(values, (list, tuple)) and 0 < len(values) == len(set(filter(_is_literal, map(repr, values))))
+
+
+def _is_literal(text: str) -> bool:
+    """Whether Python reads a value back from asv's text of it: asv's files hold no other."""
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
 
 
 def _is_names(value: Any) -> bool:
@@ -68,7 +78,7 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "(share of the time, seconds), the larger of which is ignored",
         lambda value: isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)),
     ),
-    "params": ("for each axis a list of values, one at least and none twice", _is_grid),
+    "params": ("for each axis a list of numbers, strings and other literals, one at least and none twice", _is_grid),
     "param_names": ("a name for each axis", _is_names),
     "workload": ("the name of a module of perf/workloads", lambda value: value in _WORKLOADS),
     "device": _one_of(get_args(get_type_hints(Case)["device"])),

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import json
 import os
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,8 +17,8 @@ from perf.printable import printable
 PATIENCE_S = 5.0
 
 
-FOLDER: Path | None = None
-"""Folder of the locks; None is the system's folder for temporary files, which all users of the machine share."""
+FOLDER = Path(os.environ.get("PERF_LOCKS", "/tmp"))
+"""Folder of the locks, which all users of the machine share: no TMPDIR changes it."""
 
 
 class Busy(click.ClickException):
@@ -42,7 +41,7 @@ def measuring(
     """
     with contextlib.ExitStack() as locks:
         for gpu in sorted(visible_gpus() if gpus is None else gpus) or [""]:  # a fixed order prevents deadlocks
-            locks.enter_context(_locked(gpu, what, wait, folder or FOLDER or Path(tempfile.gettempdir())))
+            locks.enter_context(_locked(gpu, what, wait, folder or FOLDER))
         yield
 
 

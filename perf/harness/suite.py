@@ -129,6 +129,10 @@ def is_selected(case: Case, benchmark: Any, patterns: list[str]) -> bool:
 def _result(benchmark: Any, results: Results, params: tuple[Any, ...]) -> dict[str, Any]:
     from asv_runner.benchmarks.mark import SkipNotImplemented
 
+    if not isinstance(results, dict):
+        raise SystemExit(
+            f"{type(benchmark).__name__}.setup_cache returns no results; allowed: return measure_class(self)"
+        )
     result = results[case_key(benchmark_name(benchmark), params)]
     if result["status"] == "ok":
         return result

@@ -12,8 +12,10 @@ class Benchmarks:
     """As asv's, which finds two."""
 
     @classmethod
-    def discover(cls, *arguments: Any, regex: Any = None) -> list[Any]:
-        return [*arguments, regex]
+    def discover(cls, *arguments: Any, regex: Any = None) -> dict[str, Any]:
+        shared = {"params": [["1"]], "param_names": ["n"], "unit": "s"}
+        entries = {"mine.Sound.track_time": shared, "mine.Mine.track_time": shared | {"params": [["torch.float32"]]}}
+        return {name: entry | {"name": name, "given": (*arguments, regex)} for name, entry in entries.items()}
 
 
 def test_a_class_that_cannot_run_is_named_with_the_reason_before_asv_looks_for_it(
@@ -27,5 +29,7 @@ def test_a_class_that_cannot_run_is_named_with_the_reason_before_asv_looks_for_i
     monkeypatch.setattr(checked, "asv_classes", classes)
     monkeypatch.setattr(checked.log, "error", said.append)
     monkeypatch.setattr(Benchmarks, "discover", checked._naming_unsound_classes(Benchmarks.discover))
-    assert Benchmarks.discover("conf", regex="x") == ["conf", "x"]
-    assert said == ["perf/benchmarks/smoke.py: Unsound: version is missing"]
+    (found,) = Benchmarks.discover("conf", regex="x").values()
+    assert (found["name"], found["given"]) == ("mine.Sound.track_time", ("conf", "x"))
+    assert said[0] == "perf/benchmarks/smoke.py: Unsound: version is missing"
+    assert len(said) == 2 and said[1].startswith("mine.Mine.track_time is left out: "), "its row could not be read"

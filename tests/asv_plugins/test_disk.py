@@ -1,5 +1,8 @@
 """asv publish keeps the last site where it could not make another."""
 
+import shutil
+import socket
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +11,27 @@ from asv.commands.publish import Publish
 from asv.util import UserError
 
 from perf.asv_plugins import disk
+
+
+@pytest.mark.parametrize(("length", "is_its_own"), [(disk.MAX_TEMPDIR_BYTES, True), (100, False)])
+def test_a_long_temporary_folder_leaves_room_for_the_socket_of_asv(
+    length: int, is_its_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        long = Path(short) / ("x" * (length - len(short) - 1))
+        long.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+        with disk._scratch_tempdir(None):
+            folder = tempfile.mkdtemp(prefix="asv-forkserver-")
+            assert folder.startswith(str(long)) == is_its_own
+            with socket.socket(socket.AF_UNIX) as server:
+                server.bind(f"{folder}/socket")
+        assert tempfile.tempdir == str(long)
+
+
+def test_files_that_cannot_be_copied_are_one_line() -> None:
+    with pytest.raises(UserError, match=r"^there cannot be written: No space left$"), disk._one_line_errors(None):
+        raise shutil.Error([("here", "there", "No space left")])
 
 
 @pytest.mark.parametrize("fault", ["no results", "a link"])

@@ -1,6 +1,7 @@
 """asv's machine file is the same after any change that leaves the machine's series."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -59,6 +60,25 @@ def test_a_file_that_is_no_machine_file_is_set_aside_and_written(tmp_path, conte
     assert entry(path)["machine"] == device.machine()["machine"]
     assert (tmp_path / "machine.json.broken").read_bytes() == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["machine.json", "machine.json.broken"]
+
+
+def test_a_second_broken_file_leaves_the_first(tmp_path):
+    path = tmp_path / "machine.json"
+    for content in ("first", "second"):
+        path.write_text(content)
+        machine.write(str(path))
+    assert (tmp_path / "machine.json.broken").read_text() == "first"
+    assert (tmp_path / "machine.json.broken.1").read_text() == "second"
+
+
+def test_a_link_to_the_file_stays_one_and_a_device_is_refused(tmp_path):
+    link, path = tmp_path / "link.json", tmp_path / "machine.json"
+    link.symlink_to(path)
+    name = machine.write(str(link))
+    assert link.is_symlink() and entry(path)["machine"] == name
+    os.mkfifo(tmp_path / "pipe")
+    done = CliRunner().invoke(machine.command, ["--file", str(tmp_path / "pipe")])
+    assert done.exit_code == 1 and "allowed: a regular file" in done.output
 
 
 def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):

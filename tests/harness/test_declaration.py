@@ -1,6 +1,7 @@
 """A benchmark class that would measure something else than it says is refused."""
 
 import pytest
+import torch
 
 from perf.benchmarks.smoke import SmokeAttention
 from perf.harness.declaration import problem_of_class
@@ -14,8 +15,8 @@ def test_an_axis_that_the_workload_does_not_read_is_named(named: str, problem: s
     assert problem in found and bool(found) == bool(problem)
 
 
-@pytest.mark.parametrize("axis", [[], [16, 16], [16, "16", 16]])
-def test_an_axis_has_values_and_none_twice(axis: list[object]) -> None:
+@pytest.mark.parametrize("axis", [[], [16, 16], [16, "16", 16], [torch.float32, 16], [slice(3)]], ids=str)
+def test_an_axis_has_literal_values_and_none_twice(axis: list[object]) -> None:
     grid = {"params": (axis, *SmokeAttention.params[1:]), "setup_cache": SmokeAttention.setup_cache}
     assert "none twice" in problem_of_class(type("Mine", (SmokeAttention,), grid))
 

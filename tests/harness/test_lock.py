@@ -1,5 +1,6 @@
 """One measurement at a time."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,20 @@ def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Pa
         holder.stdin.close()
     with measuring("x", folder=tmp_path):
         pass
+
+
+def test_locks_are_shared_whatever_a_user_calls_the_folder_for_temporary_files(tmp_path: Path) -> None:
+    places = [
+        subprocess.run(
+            [sys.executable, "-c", "from perf.harness import lock; print(lock.FOLDER)"],
+            env={name: value for name, value in os.environ.items() if name != "PERF_LOCKS"} | {"TMPDIR": str(folder)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for folder in (tmp_path, "/var/tmp")
+    ]
+    assert places == ["/tmp\n"] * 2
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
