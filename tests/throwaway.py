@@ -46,11 +46,9 @@ class Repository:
         self.folder = folder
         self.environment = os.environ | CONFIGURED_BY_NOBODY
         self.environment |= {"PERF_MACHINE_FILE": str(folder.parent / "machine.json")}
-        locks = tempfile.mkdtemp(
-            prefix="perf-"
-        )  # short, as sockets' names are; of its own, so that nobody is waited for
-        weakref.finalize(self, shutil.rmtree, locks, ignore_errors=True)
-        self.environment |= {"TMPDIR": locks}
+        scratch = tempfile.mkdtemp(prefix="perf-")
+        weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+        self.environment |= {"TMPDIR": scratch}
         entry = {"machine": MACHINE, "os": "", "arch": "", "cpu": "", "num_cpu": "", "ram": ""}
         (folder.parent / "machine.json").write_text(json.dumps({MACHINE: entry, "version": 1}))
         folder.mkdir()

@@ -176,17 +176,15 @@ def _check_options(group: dict[str, Any]) -> None:
 
 def _check_state(number: int, parameter: Tensor, state: dict[str, Any]) -> None:
     """Raise `ValueError` for saved state of another parameter, which the kernel would read and write out of bounds."""
-    missing = {"step", "exp_avg", "exp_avg_sq"} - state.keys()
-    if missing and missing != {"step", "exp_avg", "exp_avg_sq"}:
+    needed = {"step", "exp_avg", "exp_avg_sq"}
+    missing = needed - state.keys()
+    if missing and missing != needed:
         raise ValueError(f"parameter {number} has state without {', '.join(sorted(missing))}; allowed: all or none")
     for key, value in state.items():
-        shape = tuple(torch.as_tensor(value).shape)
-        if key != "step" and shape != tuple(parameter.shape):
-            raise ValueError(
-                f"{key} of parameter {number} has shape {shape}; allowed: the parameter's, {tuple(parameter.shape)}"
-            )
-        if key == "step" and torch.Size(shape).numel() != 1:
-            raise ValueError(f"step of parameter {number} has shape {shape}; allowed: (), one number")
+        saved = torch.as_tensor(value)
+        if saved.numel() != 1 if key == "step" else saved.shape != parameter.shape:
+            allowed = "one number" if key == "step" else f"the parameter's, {tuple(parameter.shape)}"
+            raise ValueError(f"{key} of parameter {number} has shape {tuple(saved.shape)}; allowed: {allowed}")
 
 
 def _update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tensor], rule: AdamWRule) -> None:

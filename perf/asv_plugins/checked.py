@@ -123,8 +123,10 @@ def _naming_unsound_classes(discover: Any) -> Any:
             if sound is None:
                 log.error(reason)
         found = discover.__func__(cls, *arguments, **options)
-        for name in [name for name, entry in found.items() if problem_of_benchmark(name, entry)]:
-            log.error(f"{name} is left out: {problem_of_benchmark(name, found.pop(name))}")
+        for name, entry in list(found.items()):
+            if problem := problem_of_benchmark(name, entry):
+                log.error(f"{name} is left out: {problem}")
+                del found[name]
         return found
 
     return classmethod(named)

@@ -17,7 +17,7 @@ from perf.printable import printable
 PATIENCE_S = 5.0
 
 
-FOLDER = Path(os.environ.get("PERF_LOCKS", "/tmp"))
+FOLDER = Path(os.environ.get("PERF_LOCKS") or "/tmp")
 """Folder of the locks, which all users of the machine share: no TMPDIR changes it."""
 
 

@@ -27,8 +27,9 @@ KEYS = {f"smoke.SmokeAttention(128, 64, 'float32', '{mode}', 'reference')" for m
 
 def gate(repository: Repository, *arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "perf", "gate", *arguments]
-    environment = repository.environment | {"TMPDIR": str(repository.folder.parent)}  # a lock of its own
-    return subprocess.run(command, cwd=repository.folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
+    )
 
 
 def edit(repository: Repository, before: str, after: str) -> None:

@@ -125,8 +125,9 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
         "-b",
         r"SmokeAttention.*\(128.*'forward', 'reference'",
     ]
-    environment = repository.environment | {"TMPDIR": str(tmp_path)}
-    done = subprocess.run(command, cwd=repository.folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     (path,) = (repository.folder / "perf" / "records").glob("*/self-test/*.json")
     assert str(path) in done.stdout

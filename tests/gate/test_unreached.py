@@ -106,12 +106,11 @@ def test_a_gate_of_a_docstring_runs_no_test_and_times_nothing(repository: Reposi
         "root = Path.cwd(); records = root / 'perf' / 'records';"
         "assert measure(cases, commit='0' * 40, checkout=root, records=records, effort=Effort(rounds=1))"
     )
-    environment = repository.environment | {"TMPDIR": str(repository.folder.parent)}
 
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, *arguments]
         return subprocess.run(
-            command, cwd=repository.folder, env=environment, capture_output=True, text=True, check=False
+            command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
         )
 
     made = run("-c", measure)
