@@ -31,6 +31,7 @@ from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follow_inputs
 from cs336_systems.distributed.order import Event, Order
+from cs336_systems.distributed.peer_copies import NUM_BYTES
 from cs336_systems.distributed.peers import copies_for
 from cs336_systems.distributed.process_group import new_group_like, require_member
 from cs336_systems.distributed.replicas import (
@@ -193,7 +194,7 @@ class FullyShardedDataParallel(Wrapper):
     @property
     def outside_bytes(self) -> int:
         """Memory of this rank's GPU in which the copy engines write, outside of torch's allocator."""
-        return self._copies.num_bytes if self._copies else 0
+        return NUM_BYTES if self._copies else 0
 
     @torch.compiler.disable
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -4,7 +4,8 @@ NCCL moves data with kernels, which take multiprocessors from whatever computes 
 copies into the memory of the other GPUs, and waits for the other ranks' streams by stream memory operations.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -15,8 +16,8 @@ from torch import Tensor
 from cs336_systems.distributed import private_memory
 from cs336_systems.distributed.collectives import Parts
 
-NUM_BYTES = 16 * 2**20
-"""Memory in which a rank receives gathers, and that for exchanges."""
+NUM_BYTES = 32 * 2**20
+"""Memory in which a rank receives, which torch's allocator does not count."""
 
 NUM_SLOTS = 2
 """Parts of it for each other rank, which one stream empties while another rank's stream fills the next."""
@@ -81,7 +82,7 @@ class PeerStreams:
         with torch.cuda.device(self._device):
             for stream in (self._sending, self._receiving):
                 stream.wait_stream(torch.cuda.current_stream())  # and make the GPU's context current in this thread
-            for pieces in rounds_of([each.nbytes for each in outgoing[self.others[0]]], self._slot_bytes):
+            for pieces in rounds_of(tuple(each.nbytes for each in outgoing[self.others[0]]), self._slot_bytes):
                 for rank in self.others:
                     self._send(rank, outgoing[rank], pieces)
                 for rank in self.others:
@@ -126,18 +127,15 @@ class PeerStreams:
 
 
 class PeerCopies:
-    """Gathers and exchanges of matrices' rows, each in streams of its own.
+    """Gathers and exchanges of matrices' rows, which all ranks start in the same order.
 
-    All ranks start the same gathers in the same order, and the same exchanges. `copies_for` makes it where it works.
+    `copies_for` makes it where it works.
     """
-
-    num_bytes = 2 * NUM_BYTES
-    """Memory for copies under way, which torch's allocator does not count."""
 
     def __init__(self, group: dist.ProcessGroup | None, device: torch.device):
         self.device = device
         self._group = group
-        self._gathers, self._exchanges = PeerStreams(group, device), PeerStreams(group, device)
+        self._peers = PeerStreams(group, device)
         self._zero = torch.zeros(1, device=device)
 
     def serve(self, tensor: Tensor) -> bool:
@@ -146,13 +144,13 @@ class PeerCopies:
 
     def start_gathers(self, wholes: Sequence[Tensor]) -> PeerWork:
         """Start to fill whole matrices with the other ranks' equal shares of the rows; this rank's are there."""
-        peers = self._gathers
+        peers = self._peers
         parts = _by_rank(wholes, peers.size)
         return peers.start([parts[peers.rank]] * peers.size, parts)
 
     def start_exchange(self, wholes: Sequence[Tensor]) -> tuple[list[PeerWork], list[Parts]]:
         """Start to collect this rank's share of the rows of every rank's tensors, as `collectives.Exchange` does."""
-        peers = self._exchanges
+        peers = self._peers
         outgoing = _by_rank(wholes, peers.size)
         mine = outgoing[peers.rank]
         others = [share.new_empty(len(peers.others), *share.shape) for share in mine]
@@ -183,18 +181,18 @@ class Piece(NamedTuple):
     place: int
 
 
-def rounds_of(sizes: Iterable[int], limit: int) -> Iterator[list[Piece]]:
-    """Cut tensors of these bytes into pieces; yield as many at a time as fit into `limit`, which is aligned."""
-    pieces, end = list[Piece](), 0
+@functools.lru_cache(maxsize=1024)
+def rounds_of(sizes: tuple[int, ...], limit: int) -> list[list[Piece]]:
+    """Cut tensors of these bytes into pieces; return as many at a time as fit into `limit`, which is aligned."""
+    rounds, pieces, end = list[list[Piece]](), list[Piece](), 0
     for tensor, size in enumerate(sizes):
         start = 0
         while start < size:
             if end == limit:
-                yield pieces
+                rounds.append(pieces)
                 pieces, end = [], 0
             num_bytes = min(size - start, limit - end)
             pieces.append(Piece(tensor, start, num_bytes, end))
             start += num_bytes
             end += -(-num_bytes // ALIGNMENT) * ALIGNMENT
-    if pieces:
-        yield pieces
+    return [*rounds, pieces] if pieces else rounds

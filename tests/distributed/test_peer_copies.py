@@ -20,7 +20,7 @@ from cs336_systems.distributed.peer_copies import ALIGNMENT, PeerCopies, rounds_
 def test_rounds_hold_every_byte_once_in_places_of_their_own(sizes, limit):
     sent = [torch.arange(size) for size in sizes]
     received = [torch.full_like(each, -1) for each in sent]
-    for pieces in rounds_of(sizes, limit):
+    for pieces in rounds_of(tuple(sizes), limit):
         assert pieces
         slot = torch.full((limit,), -1)
         for tensor, start, num_bytes, place in pieces:
@@ -34,7 +34,7 @@ def test_rounds_hold_every_byte_once_in_places_of_their_own(sizes, limit):
 
 
 def test_small_tensors_travel_together():
-    assert len(list(rounds_of([10] * 8, 8 * ALIGNMENT))) == 1
+    assert len(rounds_of((10,) * 8, 8 * ALIGNMENT)) == 1
 
 
 class Simulation:
