@@ -76,7 +76,7 @@ DEPTH, SIDE, ROWS = 6, 2048, 8192
 
 
 def trace_steps(rank, copy_engines):
-    """Map each prefetch to name, stream, start and end of what the GPU does in a third step, in order of the starts."""
+    """Map each prefetch to the calls of a third step, and name, stream, start and end of what the GPU does in it."""
     traces = {}
     for prefetch in (0, 1, 2):
         chain = nn.Sequential(*(nn.Linear(SIDE, SIDE, bias=False) for _ in range(DEPTH)))
@@ -97,36 +97,45 @@ def trace_steps(rank, copy_engines):
             for event in profile.profiler.kineto_results.events()
             if event.device_type() == torch.autograd.DeviceType.CUDA and not event.is_user_annotation()
         ]
-        traces[prefetch] = sorted(events, key=lambda event: event[2])
+        calls = [kind for kind, _ in net.events if kind in ("gather", "average")]
+        traces[prefetch] = calls, sorted(events, key=lambda event: event[2])
     return traces
 
 
 @pytest.mark.skipif(not ON_NCCL, reason="needs NCCL and two GPUs")
 @pytest.mark.parametrize("copy_engines", [True, False])
-def test_steps_on_gpus_gather_and_average_in_streams_of_their_own_while_layers_compute(copy_engines):
+def test_steps_on_gpus_gather_and_average_beside_the_layers_that_compute(copy_engines):
     traces, _ = spawn(trace_steps, 2, copy_engines)
-    hold_to_order(traces, *(("Memcpy", 2) if copy_engines else ("nccl", 1)))
+    hold_to_order(traces, *(("Memcpy", split_copies) if copy_engines else ("nccl", split_collectives)))
 
 
-def hold_to_order(traces, kind, num_streams):
-    """Hold what each prefetch moves, once a call in each of as many streams, to the order of a step."""
-    for prefetch, events in traces.items():
+def split_copies(calls, lanes):
+    """Tell gathers from averages: each call sends in one stream and receives in the other, in order of the calls."""
+    spans = [(min(start for start, _ in both), max(end for _, end in both)) for both in zip(*lanes, strict=True)]
+    return tuple([s for call, s in zip(calls, spans, strict=True) if call == kind] for kind in ("gather", "average"))
+
+
+def split_collectives(calls, lanes):
+    """Tell gathers from averages: each in a stream of its own."""
+    gathers, averages = lanes
+    return gathers, averages
+
+
+def hold_to_order(traces, kind, split):
+    """Hold what each prefetch moves, by events of this kind, to the order of a step."""
+    for prefetch, (calls, events) in traces.items():
         products = [event for event in events if re.search("gemm|cutlass", event[0])]
         (compute,) = {stream for _, stream, _, _ in products}
-        moved = [event for event in events if event[1] != compute and re.search(kind, event[0])]
         lanes: dict[int, list[tuple[int, int]]] = {}
-        for _, stream, start, end in moved:
-            lanes.setdefault(stream, []).append((start, end))
-        gathering = list(lanes.values())[:num_streams]
-        gathers = [
-            (min(start for start, _ in call), max(end for _, end in call)) for call in zip(*gathering, strict=True)
-        ]
-        averaging = sorted(copy for lane in list(lanes.values())[num_streams:] for copy in lane)
+        for name, stream, start, end in events:
+            if stream != compute and re.search(kind, name):
+                lanes.setdefault(stream, []).append((start, end))
+        gathers, averages = split(calls, lanes.values())
         forward = [(start, end) for _, _, start, end in products[:DEPTH]]
         for (_, gathered), (start, _) in zip(gathers, forward, strict=False):
             assert gathered <= start, "a layer waits for its own gather"
         for layer in range(DEPTH - max(prefetch, 1)):
             ahead, (_, computed) = gathers[layer + max(prefetch, 1)][0], forward[layer]
             assert (ahead < computed) if prefetch else (ahead >= computed)
-        assert len(averaging) == num_streams * DEPTH
-        assert averaging[0][0] < products[-1][2], "the first gradient is averaged while earlier layers go backward"
+        assert len(averages) == DEPTH
+        assert averages[0][0] < products[-1][2], "the first gradient is averaged while earlier layers go backward"
