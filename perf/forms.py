@@ -1,8 +1,12 @@
 """Whether a JSON value has the form that a Python type describes, where files are read or written."""
 
 import functools
+import operator
 import types
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin
+
+Predicate = Callable[[Any], bool]
 
 
 def matches(value: Any, kind: Any) -> bool:
@@ -10,32 +14,40 @@ def matches(value: Any, kind: Any) -> bool:
 
     Predicates of an `Annotated` type must hold, too. A TypedDict raises TypeError: forms are flat.
     """
-    if kind is Any:
-        return True
-    if isinstance(kind, type):
-        if isinstance(value, bool):
-            return kind is bool
-        return isinstance(value, (int, float) if kind is float else kind)
-    origin, inner = _parts(kind)
-    if origin in (Required, NotRequired):
-        return matches(value, inner[0])
-    if origin is Annotated:
-        return matches(value, inner[0]) and all(holds(value) for holds in inner[1:])
-    if origin in (Union, types.UnionType):
-        return any(matches(value, each) for each in inner)
-    if origin is Literal:
-        return value in inner
-    if origin is list:
-        return isinstance(value, list) and all(matches(each, inner[0]) for each in value)
-    if origin is tuple:
-        return isinstance(value, list) and len(value) == len(inner) and all(map(matches, value, inner))
-    assert origin is dict, kind
-    return isinstance(value, dict) and all(matches(each, inner[1]) for each in value.values())
+    return _predicate(kind)(value)
 
 
 @functools.cache  # for each number of a long list
-def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
-    return get_origin(kind), get_args(kind)
+def _predicate(kind: Any) -> Predicate:
+    if kind is Any:
+        return lambda _: True
+    if isinstance(kind, type):
+        return _instance_of(kind)
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return lambda value: value in parts
+    if origin is dict:
+        of_value = _predicate(parts[1])
+        return lambda value: isinstance(value, dict) and all(map(of_value, value.values()))
+    first = _predicate(parts[0])
+    if origin in (Required, NotRequired):
+        return first
+    if origin is Annotated:
+        return lambda value: first(value) and all(holds(value) for holds in parts[1:])
+    if origin is list:
+        return lambda value: isinstance(value, list) and all(map(first, value))
+    each = [_predicate(part) for part in parts]
+    if origin in (Union, types.UnionType):
+        return lambda value: any(fits(value) for fits in each)
+    assert origin is tuple, kind
+    return lambda value: isinstance(value, list) and len(value) == len(each) and all(map(operator.call, each, value))
+
+
+def _instance_of(kind: type) -> Predicate:
+    if kind is bool:
+        return lambda value: isinstance(value, bool)
+    allowed = (int, float) if kind is float else kind
+    return lambda value: isinstance(value, allowed) and not isinstance(value, bool)
 
 
 def written(kind: Any) -> str:

@@ -143,38 +143,46 @@ class Sources:
         return named
 
     def _read(self, path: Path, module: str) -> None:
-        content = path.read_bytes()
-        try:
-            tree = ast.parse(content)
-        except (SyntaxError, ValueError, RecursionError):  # whoever imports it learns why
-            self.definitions[f"{module}:"] = Definition([ast.Constant(content)])
-            return
-        _WithoutDocstrings().visit(tree)
-        place = Module.of(tree, ".".join(path.relative_to(self._folder.parent).parent.parts))
-        compiled = _compiled_by_calls(tree)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    self._bind(alias.asname, {alias.name})
-        of_name: dict[str, list[Function]] = {}
-        for name, function in functions_of(tree):
-            of_name.setdefault(name, []).append(function)
-        for name, functions in of_name.items():
-            decorators = [decorator for function in functions for decorator in function.decorator_list]
-            is_kernel = functions[0].name in compiled or any(map(_compiles, decorators))
-            self.definitions[f"{module}:{name}"] = Definition(functions, place, is_kernel=is_kernel)
-        _WithoutBodies().visit(tree)
-        self.definitions[f"{module}:"] = Definition([tree], place)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
-                mentions = place.mentions(node.value)
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    for bound in names_in(target):
-                        self._bind(bound, mentions)
-
-    def _bind(self, name: str | None, mentions: Iterable[str]) -> None:
-        if name:
+        package = ".".join(path.relative_to(self._folder.parent).parent.parts)
+        definitions, bound = _read(path.read_bytes(), package)
+        self.definitions |= {f"{module}:{name}": definition for name, definition in definitions.items()}
+        for name, mentions in bound.items():
             self._bound.setdefault(name, set()).update(mentions)
+
+
+@functools.lru_cache(maxsize=1024)  # two commits share most of their modules
+def _read(content: bytes, package: str) -> tuple[dict[str, Definition], dict[str, set[str]]]:
+    """Return the definitions of a module in a package by name, and what it and its classes bind to a name."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError):  # whoever imports it learns why
+        return {"": Definition([ast.Constant(content)])}, {}
+    _WithoutDocstrings().visit(tree)
+    place = Module.of(tree, package)
+    compiled = _compiled_by_calls(tree)
+    bound: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if alias.asname:
+                    bound.setdefault(alias.asname, set()).add(alias.name)
+    of_name: dict[str, list[Function]] = {}
+    for name, function in functions_of(tree):
+        of_name.setdefault(name, []).append(function)
+    definitions = {}
+    for name, functions in of_name.items():
+        decorators = [decorator for function in functions for decorator in function.decorator_list]
+        is_kernel = functions[0].name in compiled or any(map(_compiles, decorators))
+        definitions[name] = Definition(functions, place, is_kernel=is_kernel)
+    _WithoutBodies().visit(tree)
+    definitions[""] = Definition([tree], place)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            mentions = place.mentions(node.value)
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                for name in names_in(target):
+                    bound.setdefault(name, set()).update(mentions)
+    return definitions, bound
 
 
 def functions_of(tree: ast.Module) -> Iterator[tuple[str, Function]]:
