@@ -361,8 +361,9 @@ def test_what_is_saved_may_come_back_laid_out_otherwise(unpack: Callable[[torch.
 def test_rows_may_be_any_number_of_bytes_apart() -> None:
     """Of a cache whose other dimensions lie between: offsets of 32 bits would wrap around. Few of its pages exist."""
     n, stride = 40, 2**26
-    apart = torch.empty(n * stride, dtype=torch.float16).as_strided((1, n, 16), (n * stride, stride, 1))
     q, k, v, grad_out = make_inputs(Shape((1,), n, n, 16), torch.float16)
+    pages = torch.UntypedStorage(2 * n * stride, device=q.device)  # not `torch.empty`, which these tests fill
+    apart = k.new_empty(0).set_(pages, 0, (1, n, 16), (n * stride, stride, 1))
     expected = torch.autograd.grad(FlashAttentionTriton.apply(q, k, v, True), (q, k, v), grad_out)
     far = apart.copy_(k).detach().requires_grad_()
     got = torch.autograd.grad(FlashAttentionTriton.apply(q, far, v, True), (q, far, v), grad_out)
