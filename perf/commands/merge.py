@@ -1,7 +1,8 @@
 """`python -m perf merge`: merge shards of a run, measured in several checkouts or on several machines.
 
 asv's result file has a value for each cell of a grid: a number, null for a failure, or NaN for n/a and for a cell that
-was not selected. Of two files of a commit and environment, each cell keeps the value that comes first in that order.
+was not selected. Of two files of a commit and environment, each cell keeps the value that comes first in that order,
+and of two numbers that of the row that was last run.
 """
 
 import contextlib
@@ -72,9 +73,13 @@ def _last_runs(results: Path) -> dict[str, int]:
     for path in results.glob("*/*-*.json"):
         with contextlib.suppress(click.ClickException):
             for name, row in _checked(path)["results"].items():
-                started = row[STARTED_AT] if len(row) > STARTED_AT else None
-                last[name] = max(last.get(name, 0), started if isinstance(started, int) else 0)
+                last[name] = max(last.get(name, 0), _start(row))
     return last
+
+
+def _start(row: list[Any]) -> int:
+    started = row[STARTED_AT] if len(row) > STARTED_AT else None
+    return started if isinstance(started, int) else 0
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -88,16 +93,16 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[st
 
 
 def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
-    """Merge a row cell by cell; asv's values for the whole row (start, duration) stay ours."""
+    """Merge a row cell by cell; asv's values for the whole row (start, duration) are those of its last run."""
     if ours[1:3] != theirs[1:3]:
         raise click.ClickException(f"{where} has another grid or version than here: they are not one series")
     count = math.prod(map(len, ours[1]))
-    ours, theirs = (_columns(row, count) for row in (ours, theirs))
     width = max(len(ours), len(theirs))
-    ours, theirs = (row + [None] * (width - len(row)) for row in (ours, theirs))
-    takes = [_rank(b) > _rank(a) for a, b in zip(ours[0], theirs[0], strict=True)]
+    rows = [row + [None] * (width - len(row)) for row in (_columns(ours, count), _columns(theirs, count))]
+    last, other = sorted(rows, key=_start, reverse=True)  # stable, so that a second merge leaves the file as it is
+    takes = [_rank(b) > _rank(a) for a, b in zip(last[0], other[0], strict=True)]
     merged = []
-    for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+    for index, (a, b) in enumerate(zip(last, other, strict=True)):
         per_cell = index == 0 or index > 4
         if not per_cell or (a is None and b is None):
             merged.append(a)
@@ -197,9 +202,9 @@ def command(sources: tuple[Path, ...]) -> None:
     \b
     python -m perf merge /scratch/shard-2/perf /scratch/shard-3/perf
 
-    Each cell keeps a number before a failure, and a failure before n/a. Refuses another GPU under the same machine
-    name, another version of a benchmark, invalid results, and commits that this repository lacks. Takes a second per
-    commit.
+    Each cell keeps a number before a failure, a failure before n/a, and of two numbers that of the row that was last
+    run. Refuses another GPU under the same machine name, another version of a benchmark, invalid results, and commits
+    that this repository lacks. Takes a second per commit.
     """
     from perf.gate.checkouts import resolve
 

@@ -129,6 +129,22 @@ def test_merging_twice_changes_nothing(shards, tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("started", [1000, -1000])
+def test_of_two_numbers_of_a_cell_the_last_runs_is_kept(shards, tmp_path, started):
+    shutil.copytree(shards[0], tmp_path / "again")
+    (path,) = (tmp_path / "again").glob(f"results/{MACHINE}/*-*.json")
+    document = json.loads(path.read_text())
+    for row in document["results"].values():
+        row[0] = [value and 2 * value for value in row[0]]
+        row[3] += started
+    path.write_text(json.dumps(document))
+    for source in (shards[0], tmp_path / "again"):
+        merge(source, tmp_path)
+    last = values(tmp_path / "again" if started > 0 else shards[0])
+    assert json.dumps(values(tmp_path)) == json.dumps(last)
+    assert any(map(numbers, last.values()))
+
+
 def test_an_interrupted_merge_goes_on_and_a_session_that_has_grown_is_completed(shards, tmp_path):
     merge(shards[0], tmp_path)
     (path,) = tmp_path.glob("records/*/*.jsonl.gz")
