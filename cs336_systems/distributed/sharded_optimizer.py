@@ -1,7 +1,9 @@
 """ZeRO stage 1 (Rajbhandari et al. 2020): every rank keeps the optimizer state of its share of the parameters."""
 
 import inspect
+import itertools
 import operator
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -49,10 +51,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         **kwargs: arguments of the optimizer.
 
     Raises:
-        RuntimeError: the same on every rank, if they have other parameters or arguments, or if any has a parameter that
-            the optimizer or `add_param_group` refuses, or its optimizer's step fails or, with `reduces_gradients`, it
-            has a parameter without gradient or frozen there alone, a sparse gradient or a backward between clipping and
-            the step; `state_dict()` on a rank that has not consolidated it since the last step.
+        RuntimeError: the same on every rank, if they have other parameter groups or arguments, or if any has a
+            parameter that the optimizer or `add_param_group` refuses, or its closure or its optimizer's step fails or,
+            with `reduces_gradients`, it has a parameter without gradient or frozen there alone, a sparse gradient or a
+            backward between clipping and the step; `state_dict()` on a rank that has not consolidated it since the last
+            step.
         ValueError: at construction, a parameter with gaps or overlaps in memory, an optimizer whose step needs a
             closure, or a process group without this rank.
     """
@@ -78,7 +81,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._sent, self._reduced = Traffic(), False
         self._changing: dict[nn.Parameter, bool] = {}  # whether its owner updates it, as all ranks know
         setattr(self, private.STEP_SUPPORTS_AMP_SCALING, reduces_gradients)
-        self._consolidated: dict[int, Any] | None = None
+        self._consolidated: dict[Any, Any] | None = None
         empty = optimizer_cls([{"params": []}], **kwargs)  # an empty group, because optimizers refuse to have none
         closure = inspect.signature(empty.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
@@ -88,10 +91,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             )
         super().__init__(params, empty.defaults)
         self._cpu_group = new_group_like(process_group, next(self._parameters()).device, "gloo")
-        verify_same_arguments(
-            f"{type(self).__name__} of {type(empty).__name__} with reduces_gradients={reduces_gradients}",
-            self._cpu_group,
-        )
+        self._name = f"{type(self).__name__} of {type(empty).__name__} with reduces_gradients={reduces_gradients}"
         self._verify_parameters()
         with failing_together(self._cpu_group):
             self._local = optimizer_cls([self._share_of(group) for group in self.param_groups], **kwargs)
@@ -125,7 +125,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Update all parameters on all ranks; return the closure's result."""
         loss = None
         if closure is not None:
-            with torch.enable_grad():
+            with failing_together(self._cpu_group), torch.enable_grad():
                 loss = closure()
         self._consolidated = None
 
@@ -173,7 +173,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return norm
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Gather the whole state on the CPU of rank `to` of the group. Every rank must call it."""
+        """Gather the whole state on the CPU of rank `to` of the group. Every rank must call it.
+
+        State that is no parameter's is what it is on that rank.
+        """
         owned = {
             number: {name: _on_cpu(value) for name, value in self.state[parameter].items()}
             for number, parameter in enumerate(self._parameters())
@@ -182,7 +185,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         shares: list[Any] | None = [None] * self.world_size if self.rank == to else None
         dist.gather_object(owned, shares, dst=global_rank(self.process_group, to), group=self.process_group)
         if shares is not None:
-            self._consolidated = {number: state for share in shares for number, state in share.items()}
+            by_number = {number: state for share in shares for number, state in share.items()}
+            whole = {parameter: by_number[n] for n, parameter in enumerate(self._parameters()) if n in by_number}
+            self._consolidated = whole | {key: each for key, each in self.state.items() if not isinstance(key, Tensor)}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the unsharded optimizer, which can load it, as can this class on any number of ranks."""
@@ -191,26 +196,42 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 f"state_dict() on rank {self.rank}, which holds a part of the state; "
                 "allowed: after consolidate_state_dict(to=this rank) on all ranks, before the next step"
             )
-        groups, start = [], 0
-        for group in self.param_groups:
-            numbers = list(range(start, start + len(group["params"])))
-            groups.append(_options(group) | {"params": numbers})
-            start += len(numbers)
-        return {"state": dict(sorted(self._consolidated.items())), "param_groups": groups}
+        share, self.state = self.state, defaultdict(dict, self._consolidated)
+        try:
+            return super().state_dict()
+        finally:
+            self.state = share
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the whole state on every rank; each keeps its share."""
-        whole = state_dict["state"]
-        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+
+        def take(_: torch.optim.Optimizer, whole: dict[str, Any]) -> dict[str, Any]:
+            self._loading = whole
+            return {"state": {}, "param_groups": whole["param_groups"]}
+
+        handle = self.register_load_state_dict_pre_hook(take)  # after the user's hooks
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            handle.remove()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what `load_state_dict` has checked, before the user's hooks see it."""
+        super().__setstate__(state)
         self.state = self._local.state  # whatever happens below
-        local = self._local.state_dict()["param_groups"]
-        for group, local_group in zip(state_dict["param_groups"], local, strict=True):
-            local_group.update(_options(group))
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        owned = [number for number, value in zip(numbers, self._parameters(), strict=True) if self._owns(value)]
-        state = {index: whole[number] for index, number in enumerate(owned) if number in whole}
-        self._local.load_state_dict({"state": state, "param_groups": local})
+        self._load_share(self._loading)
         self.state, self._consolidated = self._local.state, None
+
+    def _load_share(self, whole: dict[str, Any]) -> None:
+        """Load the options, this rank's share of the parameters' state, and all other state."""
+        local = self._local.state_dict()["param_groups"]
+        for group, local_group in zip(whole["param_groups"], local, strict=True):
+            local_group.update(_options(group))
+        numbers = [number for group in whole["param_groups"] for number in group["params"]]
+        owned = [number for number, value in zip(numbers, self._parameters(), strict=True) if self._owns(value)]
+        state = {index: whole["state"][number] for index, number in enumerate(owned) if number in whole["state"]}
+        others = {key: whole["state"][key] for key in whole["state"].keys() - set(numbers)}
+        self._local.load_state_dict({"state": state | others, "param_groups": local})
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be copied or pickled, which would take this rank's share for the whole state."""
@@ -330,8 +351,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return [parameter for parameter in self._parameters() if parameter.requires_grad]
 
     def _verify_parameters(self) -> None:
-        """Raise the same error on every rank unless all have the same parameters; note which have to be broadcast."""
-        named = [(f"parameter {number}", parameter) for number, parameter in enumerate(self._parameters())]
+        """Raise the same error on every rank unless all have the same groups; note which have to be broadcast."""
+        options = "; ".join(", ".join(map(_described, sorted(_options(group).items()))) for group in self.param_groups)
+        verify_same_arguments(f"{self._name}, {options}", self._cpu_group)
+        numbers = itertools.count()
+        named = [
+            (f"parameter {next(numbers)} of group {number}", parameter)
+            for number, group in enumerate(self.param_groups)
+            for parameter in group["params"]
+        ]
         verify_same_tensors(named, self._cpu_group)
         self._changing = {parameter: parameter.requires_grad for parameter in self._parameters()}
 
@@ -354,6 +382,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {name: option for name, option in group.items() if name != "params"}
+
+
+def _described(option: tuple[str, Any]) -> str:
+    """Describe an option of a group as it is on every rank: a function's address, for one, is not."""
+    name, value = option
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    return f"{name}={value if isinstance(value, bool | int | float | str | tuple | None) else type(value).__name__}"
 
 
 def _on_cpu(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """State of a sharded optimizer: divided in training, whole in a checkpoint, divided again over other ranks."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -230,3 +231,42 @@ def named(rank):
 
 def test_names_of_parameters_are_saved():
     spawn(named, 2)
+
+
+class CountingSGD(torch.optim.SGD):
+    """SGD that counts its steps in state of no parameter."""
+
+    def step(self, closure=None):
+        self.state["steps"] = self.state.get("steps", 0) + 1
+        return super().step(closure)
+
+
+def hook_and_count(rank):
+    """Return what all hooks of a state saw, in a sharded and a plain optimizer that count their steps."""
+    every = []
+    for make in (partial(ShardedOptimizer, optimizer_cls=CountingSGD), CountingSGD):
+        model = network()
+        optimizer = make(model.parameters(), lr=0.1, momentum=0.9)
+        loss_of(model, 0).backward()
+        optimizer.step()
+        seen = []
+        optimizer.register_state_dict_pre_hook(lambda one, seen=seen: seen.append(("save", len(one.state))))
+        optimizer.register_state_dict_post_hook(lambda _, state: state | {"note": "of a hook"})
+        optimizer.register_load_state_dict_pre_hook(
+            lambda _, state: state | {"state": {key: each for key, each in state["state"].items() if key != "old"}}
+        )
+        optimizer.register_load_state_dict_post_hook(
+            lambda one, seen=seen: seen.append(("load", one.state["steps"], "old" in one.state))
+        )
+        if isinstance(optimizer, ShardedOptimizer):
+            for to in range(2):
+                optimizer.consolidate_state_dict(to)
+        state = optimizer.state_dict()
+        optimizer.load_state_dict(state | {"state": state["state"] | {"steps": 5, "old": 1}})
+        every.append((seen, state["note"], [str(key) for key in state["state"]]))
+    return every
+
+
+def test_hooks_and_state_of_no_parameter_are_as_without_sharding():
+    for ours, plain in spawn(hook_and_count, 2):
+        assert (*ours[:2], sorted(ours[2])) == (*plain[:2], sorted(plain[2]))

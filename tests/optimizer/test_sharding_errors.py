@@ -249,7 +249,7 @@ def freeze_on_one_rank(rank, freezing):
 def test_a_parameter_that_one_rank_alone_freezes_leaves_the_ranks_equal_or_is_refused_on_all(freezing):
     first, second = spawn(freeze_on_one_rank, 2, freezing)
     assert first == second
-    unlike = ["RuntimeError: rank 1 holds parameter 0 [13, 7] of torch.float32", "without gradient"]
+    unlike = ["RuntimeError: rank 1 holds parameter 0 of group 0 [13, 7] of torch.float32", "without gradient"]
     refused = [error for error in first if error != "nothing"]
     assert [error == "nothing" for error in first] == [True, True, False, True, True, False, False, True]
     assert all(part in error for error in refused for part in unlike)
@@ -279,3 +279,49 @@ def test_unlike_parameters_and_arguments_raise_the_same_on_every_rank():
     assert first == second
     for kind, error in first.items():
         assert error.startswith("RuntimeError: rank 1 ") and "rank 0 " in error, (kind, error)
+
+
+def shard_unlike_groups(rank):
+    """Return the errors of parameter groups that differ between the ranks."""
+    one, two = (nn.Parameter(torch.ones(size)) for size in (1, 10))
+    groups = [{"params": [one]}, {"params": [two]}] if rank else [{"params": [one, two]}]
+    shard = partial(ShardedOptimizer, optimizer_cls=torch.optim.SGD)
+    sharded = shard([one])
+    return [
+        error_of(partial(shard, lr=0.1), groups),
+        error_of(partial(shard, lr=0.1 * (rank + 1)), [one, two]),
+        error_of(shard, [{"params": [one], "weight_decay": torch.tensor(0.1 * rank)}]),
+        error_of(sharded.add_param_group, {"params": [two], "lr": 0.1 * rank}),
+    ]
+
+
+def test_unlike_groups_and_options_are_refused_on_every_rank():
+    first, second = spawn(shard_unlike_groups, 2)
+    assert first == second
+    assert all(error.startswith("RuntimeError: rank 1 ") and "same on every rank" in error for error in first)
+
+
+def fail_in_a_closure(rank):
+    """Return each step's error, and the parameters after it, where rank 0's closure fails in the second."""
+    parameters = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+    optimizer = ShardedOptimizer(parameters, torch.optim.SGD, lr=0.1)
+    steps = []
+    for step in range(3):
+
+        def closure(step=step):
+            for parameter in parameters:
+                parameter.grad = torch.full((4,), step + 1.0)
+            if rank == 0 and step == 1:
+                raise ValueError("no loss")
+            return torch.tensor(1.0)
+
+        steps.append((error_of(optimizer.step, closure), [parameter[0].item() for parameter in parameters]))
+    return steps
+
+
+def test_a_closure_that_fails_on_one_rank_fails_the_step_on_all():
+    first, second = spawn(fail_in_a_closure, 2)
+    assert first == second
+    errors, values = zip(*first, strict=True)
+    assert errors == ("nothing", "RuntimeError: rank 0: ValueError: no loss", "nothing")
+    assert values[0] == values[1] == pytest.approx([0.9, 0.9]) and values[2] == pytest.approx([0.6, 0.6])
