@@ -41,7 +41,6 @@ from cs336_systems.distributed.replicas import (
     broadcast,
     refuse_renormalization,
     refuse_without_values,
-    refuse_wrapped,
     verify_same_arguments,
     verify_same_model,
 )
@@ -83,12 +82,12 @@ class DataParallel(Wrapper):
 
     Raises:
         RuntimeError: the ranks hold different models or wrap them with other arguments; a forward, copy,
-            `state_dict()` or second backward before the last step was finished; a parameter without gradient, unless
-            allowed; a parameter frozen or unfrozen after wrapping; a collective that failed or timed out (the message
-            names rank and parameters).
-        ValueError: a lazy parameter, or one on the meta device; a sparse gradient; an embedding with max_norm; a
-            communication_dtype that is not of floating point, or any for complex parameters; a process group without
-            this rank; loading with assign=True.
+            `state_dict()` or second backward before the last step was finished; a forward after the model was wrapped
+            again; a parameter without gradient, unless allowed; a parameter frozen or unfrozen after wrapping; a
+            collective that failed or timed out (the message names rank and parameters).
+        ValueError: a parameter of another model that is wrapped, too; a lazy parameter, or one on the meta device; a
+            sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point, or any for
+            complex parameters; a process group without this rank; loading with assign=True.
     """
 
     overlaps = False
@@ -103,12 +102,11 @@ class DataParallel(Wrapper):
         find_unused_parameters: bool = False,
         communication_dtype: torch.dtype | None = None,
     ):
-        super().__init__()
-        refuse_wrapped(module)
+        super().__init__(module)
         refuse_without_values(module)
         require_member(process_group)
         refuse_sharded(module)
-        self.module, self.process_group = module, process_group
+        self.process_group = process_group
         self.traffic = Traffic()
         """Traffic of the last synchronization."""
 
@@ -117,6 +115,7 @@ class DataParallel(Wrapper):
         trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
         self._names, self._trained = [name for name, _ in trained], [value for _, value in trained]
         self._frozen = [value for value in module.parameters() if not value.requires_grad]
+        self._dtypes = self._dtypes_now()
         self._synchronizing, self._accumulated = True, False
         verify_same_model(module, process_group)
         verify_same_arguments(self._arguments(), process_group)
@@ -147,10 +146,16 @@ class DataParallel(Wrapper):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""
         self._require_finished("forward")
+        if self.is_replaced:
+            raise RuntimeError("the model was wrapped again; allowed: its last wrapper")
         if not all(value.requires_grad for value in self._trained) or any(
             value.requires_grad for value in self._frozen
         ):
             raise RuntimeError("a parameter was frozen or unfrozen after the model was wrapped; allowed: wrap it again")
+        if self._dtypes != (dtypes := self._dtypes_now()):
+            self._dtypes = dtypes
+            verify_same_model(self.module, self.process_group)
+            self._regroup()
         self._forwarded |= torch.is_grad_enabled() and self._synchronizing
         if self._broadcast_buffers and self.module.training:
             broadcast(self.module.buffers(), self.process_group)
@@ -220,6 +225,13 @@ class DataParallel(Wrapper):
         """Make one bucket per parameter, from the last to the first."""
         return [Bucket((index,), parameters[index].nbytes) for index in reversed(range(len(parameters)))]
 
+    def _dtypes_now(self) -> list[torch.dtype]:
+        return [value.dtype for value in self._trained]
+
+    def _regroup(self) -> None:
+        """Make buckets anew, whose parameters all have one dtype."""
+        self._use_buckets(self._buckets(self._trained))
+
     def _synchronized(self) -> None:
         """Run after every synchronization, on every rank of the group."""
 
@@ -231,6 +243,7 @@ class DataParallel(Wrapper):
         self._start_step()
 
     def _listen(self) -> None:
+        self._own()
         on_gradient = weakref.WeakMethod(self._on_gradient)  # a strong reference would be a cycle through parameters
         for index, parameter in enumerate(self._trained):
             parameter.register_post_accumulate_grad_hook(lambda _, index=index: (on_gradient() or _ignore)(index))
@@ -244,6 +257,8 @@ class DataParallel(Wrapper):
 
     def _on_gradient(self, index: int) -> None:
         """Note that a gradient has arrived and launch every bucket that is now complete. Phase 2 of a step."""
+        if self.is_replaced:
+            return
         if index in self._arrived:
             raise RuntimeError(
                 f"a second gradient of {self._names[index]} arrived before finish_gradient_synchronization(); "
@@ -371,6 +386,10 @@ class OverlappedDDP(DataParallel):
         if self._is_first_step and self._synchronizing and torch.is_grad_enabled():
             self._groups = backward_groups(output, self._trained)
         return output
+
+    def _regroup(self) -> None:
+        super()._regroup()
+        self._is_first_step = not self._find_unused
 
     def _synchronized(self) -> None:
         if not self._is_first_step:

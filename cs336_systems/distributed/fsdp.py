@@ -39,7 +39,6 @@ from cs336_systems.distributed.replicas import (
     broadcast,
     refuse_renormalization,
     refuse_without_values,
-    refuse_wrapped,
     verify_same_arguments,
     verify_same_model,
 )
@@ -78,6 +77,8 @@ class FullyShardedDataParallel(Wrapper):
     blocks before wrapping: a compiled module is gathered whole, as is one of `together`, every other layer by itself.
     The wrapper itself is not compiled. The output projection of `nn.MultiheadAttention` stays replicated.
 
+    Clip with `clip_grad_norm_` of this class: torch's would scale each rank's rows by a norm of its own.
+
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
     once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
     layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose ranks agree about an overflow.
@@ -99,8 +100,8 @@ class FullyShardedDataParallel(Wrapper):
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
-            orders; a sharded weight used outside of its layer's forward or of this wrapper, changed between a forward
-            and its backward, or replaced; a failed or timed out collective.
+            orders; a sharded weight used outside of its layer's forward while the model runs, or of this wrapper,
+            changed between a forward and its backward, or replaced; a failed or timed out collective.
         ValueError: a model that was sharded before; a lazy parameter, or one on the meta device; an embedding with
             max_norm; a dtype that is not of floating point; another prefetch; a module of `together` that is not in the
             model; copy engines where they cannot serve; a process group without this rank; a sparse gradient; a hook
@@ -118,12 +119,11 @@ class FullyShardedDataParallel(Wrapper):
         process_group: dist.ProcessGroup | None = None,
         copy_engines: bool | None = None,
     ):
-        super().__init__()
         refuse_sharded(module)
-        refuse_wrapped(module)
+        super().__init__(module)
         refuse_without_values(module)
         require_member(process_group)
-        self.module, self.process_group = module, process_group
+        self.process_group = process_group
         self.compute_dtype, self.prefetch = compute_dtype, prefetch
         self.traffic = ShardedTraffic()
         """Traffic of the last step."""
@@ -179,6 +179,7 @@ class FullyShardedDataParallel(Wrapper):
         for value in self._replicated.values():
             if value.requires_grad:
                 value.register_post_accumulate_grad_hook(lambda _: (weak() or _ignore)())
+        self._own()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be copied or pickled, which would take this rank's rows for the model."""
@@ -206,15 +207,13 @@ class FullyShardedDataParallel(Wrapper):
         values = itertools.chain((shard.parameter for shard in self._shards), self._replicated.values())
         self._reach("forward with", ", ".join(sorted(map(str, {value.dtype for value in values}))))
         try:
-            for layer in self._layers.values():
-                layer.guard(True)
+            self._guard(True)
             output = self.module(*inputs, **kwargs)
             if self._copies:
                 self._copies.watch()
             return output
         finally:
-            for layer in self._layers.values():
-                layer.guard(False)
+            self._guard(False)
 
     def finish_gradient_synchronization(self) -> None:
         """Finish the averages of all backwards since the last call. Call it before `optimizer.step()`.
@@ -283,8 +282,14 @@ class FullyShardedDataParallel(Wrapper):
 
         return torch.compiler.disable(hook) if layer.is_compiled else hook
 
+    def _guard(self, is_guarded: bool) -> None:
+        for layer in self._layers.values():
+            layer.guard(is_guarded)
+
     def _before_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Gather a layer's matrices and show them to its module."""
+        if not layer.is_guarded and not private.is_in_backward():  # `.module` runs without this wrapper's forward
+            self._guard(True)
         self._need(layer, layer)
         use = self._forwards[layer] = _Use(layer, _versions(layer) if torch.is_grad_enabled() else [])
         self._show(use)
@@ -387,7 +392,7 @@ class FullyShardedDataParallel(Wrapper):
 
     def _reach(self, kind: str, name: str) -> None:
         if not (self._num_passes or self._order.has_begun):
-            self.events = []
+            self.events, self._averages.traffic = [], ShardedTraffic()
         try:
             self._order.reach(kind, name)
         except RuntimeError:
@@ -403,6 +408,7 @@ class FullyShardedDataParallel(Wrapper):
                 self._averages.forget()
             for layer in self._layers.values():  # of a pass that raised, or that a checkpoint broke off
                 layer.hide()
+            self._guard(False)
             self._forwards.clear()
             for shard in self._shards:
                 shard.users.clear()
@@ -415,6 +421,7 @@ class FullyShardedDataParallel(Wrapper):
         """Leave what is under way after an error, without waiting for ranks that may never take part."""
         for layer in self._layers.values():
             layer.hide()
+        self._guard(False)
         self._forwards.clear()
         for shard in self._shards:
             shard.forget()

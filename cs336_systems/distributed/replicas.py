@@ -1,5 +1,6 @@
 """Identical models on all ranks: verification and broadcast."""
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,21 @@ class Wrapper(nn.Module):
 
     module: nn.Module
 
+    is_replaced = False
+    """Whether the same module has been wrapped again."""
+
+    def __init__(self, module: nn.Module):
+        super().__init__()
+        _refuse_wrapped(module)
+        self.module = module
+
+    def _own(self) -> None:
+        """Replace wrappers of the same module; others refuse its parameters as long as this one exists."""
+        for wrapper in _owning:
+            wrapper.is_replaced |= wrapper.module is self.module
+        self.is_replaced = False
+        _owning.add(self)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
         """Give the names in a state of the model around this wrapper the prefix by which torch looks for them."""
         mine = {name: state_dict.pop(name) for name in [*state_dict] if name.startswith(prefix)}
@@ -26,13 +42,24 @@ class Wrapper(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
-def refuse_wrapped(module: nn.Module) -> None:
-    """Raise `ValueError` if a part of the model is wrapped: its gradients would be averaged twice."""
+_owning: weakref.WeakSet[Wrapper] = weakref.WeakSet()
+
+
+def _refuse_wrapped(module: nn.Module) -> None:
+    """Raise `ValueError` if a part or parameter is in another wrapper: its gradients would be averaged twice."""
     for name, part in module.named_modules():
         if isinstance(part, Wrapper):
             raise ValueError(
                 f"{name or 'a model'} was given in {type(part).__name__}; allowed: a model without a wrapper"
             )
+    for wrapper in [one for one in _owning if one.module is not module and not one.is_replaced]:
+        wrapped = set(wrapper.parameters())
+        for name, value in module.named_parameters():
+            if value.requires_grad and value in wrapped:
+                raise ValueError(
+                    f"{name} was given, a parameter of a model in {type(wrapper).__name__}; "
+                    "allowed: one wrapper around all models that share it, or another once that one is deleted"
+                )
 
 
 def refuse_without_values(module: nn.Module) -> None:

@@ -280,6 +280,59 @@ def test_freezing_and_thawing_raise_until_the_model_is_wrapped_again():
             assert num_bytes == 4 * 850
 
 
+def share_a_layer(rank):
+    """Map each strategy to the errors of wrapping a model that shares a layer, with its wrapper alive and deleted."""
+    results = {}
+    for strategy, wrap in STRATEGIES.items():
+        shared = nn.Linear(3, 3)
+        actor, critic = nn.Sequential(shared, nn.Linear(3, 2)), nn.Sequential(shared, nn.Linear(3, 1))
+        net = wrap(actor)
+        errors = [error_of(wrap, critic)]
+        again = wrap(actor)
+        errors.append(error_of(net, torch.ones(1, 3)))
+        del net, again
+        results[strategy] = *errors, error_of(wrap, critic)
+    return results
+
+
+def test_a_layer_of_two_models_is_in_one_wrapper_alone():
+    for results in spawn(share_a_layer, 2):
+        for shared, replaced, deleted in results.values():
+            assert shared.startswith("ValueError: 0.weight was given, a parameter of a model in ")
+            assert replaced.startswith("RuntimeError: the model was wrapped again")
+            assert deleted == "nothing"
+
+
+def train_in_another_dtype(rank):
+    """Map each strategy to its gradients of a model whose last layer becomes bfloat16, and to this rank's own."""
+    results = {}
+    for strategy, wrap in STRATEGIES.items():
+        module = seeded(Toy)
+        net, alone = wrap(module), seeded(Toy)
+        for step in range(3):
+            if step == 1:
+                for model in (module, alone):
+                    model.fc3.to(torch.bfloat16)
+            for model in (net, alone):
+                model.zero_grad()
+                with torch.autocast(torch.get_default_device().type, torch.bfloat16):
+                    backward(model, *batch(step, rank, 2))
+            net.finish_gradient_synchronization()
+        results[strategy] = gradients(module), gradients(alone)
+    return results
+
+
+def test_parameters_whose_dtype_changes_are_averaged_in_it():
+    ranks = spawn(train_in_another_dtype, 2)
+    for strategy in STRATEGIES:
+        expected = mean_gradients([rank[strategy][1] for rank in ranks])
+        for rank in ranks:
+            for name, gradient in rank[strategy][0].items():
+                torch.testing.assert_close(
+                    gradient, expected[name], rtol=8e-3 if name.startswith("fc3") else 1e-6, atol=0
+                )
+
+
 def send_sparse(rank):
     """Return each strategy's error for a sparse gradient."""
     results = []

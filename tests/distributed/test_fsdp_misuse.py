@@ -175,6 +175,9 @@ class TiedByHand(nn.Module):
     def forward(self, ids):
         return nn.functional.linear(self.embedding(ids), self.embedding.weight)
 
+    def rank(self, ids):
+        return self(ids).argsort(-1)
+
 
 def misuse(rank):
     """Return the errors of direct use, of a sparse gradient, and of a forward that raises and the step after it."""
@@ -183,7 +186,9 @@ def misuse(rank):
         with torch.set_grad_enabled(has_graph):
             errors.append(error_of(direct, torch.ones(1, 4)))
             errors.append(error_of(tied, torch.arange(6)))
-    errors.append(error_of(direct.module(torch.ones(1, 4)).sum().backward))
+    errors.append(error_of(direct.module, torch.ones(1, 4)))
+    with torch.no_grad():
+        errors.append(error_of(tied.module.rank, torch.arange(6)))
     sparse = FullyShardedDataParallel(nn.Embedding(4, 3, sparse=True))
     errors.append(error_of(sparse(torch.tensor([rank])).sum().backward))
     replicated = FullyShardedDataParallel(nn.EmbeddingBag(4, 3, mode="sum", sparse=True))
@@ -201,7 +206,7 @@ def misuse(rank):
 
 def test_direct_use_and_sparse_gradients_are_refused_and_a_failed_forward_leaves_the_next_step_right():
     for *direct, sparse, replicated, shape, again in spawn(misuse, 2):
-        for error, name in zip(direct, ["layer", "embedding"] * 2 + ["layer"], strict=True):
+        for error, name in zip(direct, ["layer", "embedding"] * 3, strict=True):
             assert f"{name}.weight was used outside of its layer's forward" in error
         assert sparse == replicated == "ValueError: weight has a sparse gradient; allowed: dense gradients"
         assert "mat1 and mat2" in shape and "mat1 and mat2" in again

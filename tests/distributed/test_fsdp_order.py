@@ -30,11 +30,13 @@ class Chain(nn.Module):
 
 
 def run_steps(rank, dtype):
-    """Map each prefetch to the events of three steps and the traffic of the last one."""
+    """Map each prefetch to the events of three steps and the traffic of the last one, with evaluations in between."""
     results = {}
     for prefetch in (0, 1, 2):
         net, events = FullyShardedDataParallel(Chain(), dtype, prefetch=prefetch), []
         for _ in range(3):
+            with torch.no_grad():
+                net(torch.arange(4) + rank)
             net(torch.arange(4) + rank).float().sum().backward()
             net.finish_gradient_synchronization()
             events.append(" ".join(f"{kind[0]}:{name.removesuffix('.weight')}" for kind, name in net.events))
