@@ -12,6 +12,9 @@ OF_THE_CALLER = (
 )  # fmt: skip
 """Variables by which git tells its hooks and aliases the repository that they were called in."""
 
+PLAIN_LOG = ("-c", "log.showSignature=false")
+"""Options of git before `log`, which a user may have set to print more than its format."""
+
 
 def forget_the_caller() -> None:
     """Let git, in this process and its children, work in the folder that it is given, not in its caller's."""
@@ -22,8 +25,9 @@ def forget_the_caller() -> None:
 def git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
     """Run git in `folder`, whatever its status. Raises `click.ClickException` with one line without git."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_THE_CALLER}
+    command = ["git", "-C", str(folder), *PLAIN_LOG, *arguments]
     try:
-        return subprocess.run(["git", "-C", str(folder), *arguments], env=environment, capture_output=True, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, check=False)
     except FileNotFoundError:
         raise click.ClickException("git is not installed; this command reads commits, so it needs git") from None
 

@@ -200,7 +200,8 @@ def git(*arguments: str) -> str:
     """Run git and return its output. Raises RefusedError if it fails."""
     name, email = "github-actions[bot]", "41898282+github-actions[bot]@users.noreply.github.com"
     identity = ["-c", f"user.name={name}", "-c", f"user.email={email}"]
-    done = subprocess.run(["git", *identity, *arguments], capture_output=True, text=True, check=False)
+    plain = ["-c", "log.showSignature=false"]
+    done = subprocess.run(["git", *identity, *plain, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RefusedError(f"git {arguments[0]}: {done.stderr.strip()[-300:]!a}")
     return done.stdout.strip("\n")

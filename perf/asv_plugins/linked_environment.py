@@ -5,20 +5,24 @@ changing the commit takes milliseconds. The outer site-packages are appended as 
 there can replace the checkout's own package by the working tree's.
 """
 
+import atexit
 import functools
 import importlib.metadata
 import os
 import shlex
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 from asv import environment, util
+from asv.commands import make_argparser
 from asv.console import log
 from asv.machine import Machine, MachineCollection
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from perf.harness.device import machine
+from perf.harness.lock import Busy, lock_checkout
 from perf.harness.preflight import full_disks, objection
 
 PACKAGES = ("cs336_systems",)
@@ -85,27 +89,33 @@ class LinkedEnvironment(environment.Environment):
     def run(self, args, **kwargs):
         """Run asv's script in the environment, which also names asv's command line, records and terminal."""
         env = dict(kwargs.pop("env", os.environ))
-        env["PERF_ASV_ARGUMENTS"] = shlex.join(sys.argv[1:])
-        env["PERF_RECORDS"] = str(self._records)
+        parser, _ = make_argparser()
+        given, _ = parser.parse_known_args(sys.argv[1:])  # also of options in one, as -eb and -qe are
+        patterns = [f"--bench={pattern}" for pattern in getattr(given, "bench", None) or ()]
+        env["PERF_ASV_ARGUMENTS"] = shlex.join([*patterns, *["--quick"] * getattr(given, "quick", False)])
+        env["PERF_RECORDS"] = _scratch() if getattr(given, "dry_run", False) else str(self._records)
         env.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
         return self.run_executable("python", [str(ENTRY), *args], env=env, **kwargs)
 
 
 @functools.cache
 def _lock_checkout(folder: Path) -> FileLock:
-    """Lock the environments until the process ends: another run would check out another commit in them.
+    """Lock the checkout until the process ends: another run would check out another commit in the environments.
 
-    Raises `UserError` with one line if another run has locked them.
+    Raises `UserError` with one line if another run has locked it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "run.lock")
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise util.UserError(
-            f"another asv measures in {folder.parent.resolve()}: wait until it has ended, or use a checkout of its own"
-        ) from None
-    return lock
+        return lock_checkout(folder)
+    except Busy as error:
+        raise util.UserError(error.message) from None
+
+
+@functools.cache
+def _scratch() -> str:
+    """Return a folder until the process ends, for the records of a dry run."""
+    folder = tempfile.TemporaryDirectory(prefix="perf-dry-run-")
+    atexit.register(folder.cleanup)
+    return folder.name
 
 
 def _python() -> str:

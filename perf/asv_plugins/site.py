@@ -16,6 +16,7 @@ from click import ClickException
 
 from perf.asv_plugins import checked, completed, disk, graphs
 from perf.gate import acceptance
+from perf.git import PLAIN_LOG
 from perf.printable import shortened
 from perf.selection import asv_classes
 from perf.site import gates, left_out, offline, pages
@@ -206,5 +207,5 @@ def _accepted() -> list[acceptance.Acceptance]:
 def _describe(repo: Any, commit: str) -> pages.Commit:
     """Return the commit's subject and date from git; asv has no public way to read the subject."""
     when = datetime.fromtimestamp(repo.get_date(commit) / 1000, UTC)
-    subject = shortened(repo._run_git(["log", "-1", "--format=%s", commit], dots=False))
+    subject = shortened(repo._run_git([*PLAIN_LOG, "log", "-1", "--format=%s", commit], dots=False))
     return pages.Commit(commit, subject, f"{when:%Y-%m-%d}")

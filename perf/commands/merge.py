@@ -17,6 +17,8 @@ import click
 
 from perf.files import write_aside
 from perf.harness import records
+from perf.harness.lock import lock_checkout
+from perf.harness.working_tree import ROOT
 from perf.site.recorded import KINDS, sound
 from perf.stored import problem_of_benchmark, problem_of_results
 
@@ -206,10 +208,13 @@ def command(sources: tuple[Path, ...]) -> None:
     run. Refuses another GPU under the same machine name, another version of a benchmark, invalid results, and commits
     that this repository lacks. Takes a second per commit.
     """
+    from asv.config import Config
+
     from perf.gate.checkouts import resolve
 
     for commit in sorted(set().union(*map(commits, sources))):
         resolve(commit)
-    for source in sources:
-        count = merge(source, Path(__file__).resolve().parents[1])
-        click.echo(f"{source}: {count} files merged")
+    with lock_checkout(ROOT / Config.load(ROOT / "asv.conf.json").env_dir):  # a run would write its own results last
+        for source in sources:
+            count = merge(source, ROOT / "perf")
+            click.echo(f"{source}: {count} files merged")

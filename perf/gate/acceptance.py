@@ -46,7 +46,7 @@ class AcceptedRow:
         if self.name != (verdict.key, verdict.quantity, verdict.word):
             return False
         if self.at_most is None:
-            return self.status == _status(verdict)
+            return self.status == verdict.failure
         return verdict.low is None or verdict.low <= self.at_most
 
 
@@ -78,11 +78,6 @@ def _text(field: str, value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{field} is {value!r}; allowed: text")
     return value
-
-
-def _status(verdict: Verdict) -> str:
-    """Return how a BROKEN row failed: a BROKEN verdict's reason is an `Outcome.failure`."""
-    return verdict.reason.partition(":")[0] if verdict.word == "BROKEN" else ""
 
 
 def _row(fields: dict[str, Any]) -> AcceptedRow:
@@ -142,12 +137,12 @@ def of_report(document: dict[str, Any], reason: str) -> Acceptance:
     )
     bad = [verdict for verdict in judgement.believed if verdict.is_bad]
     for verdict in bad:
-        if _status(verdict) == "wrong":
+        if verdict.failure == "wrong":
             raise click.ClickException(f"{verdict.key} is {verdict.reason}: no wrong result can be accepted")
         if verdict.word != "BROKEN" and verdict.high is None:
             raise click.ClickException(f"{verdict.key} is {verdict.word} by no share that could be accepted")
     rows = tuple(
-        AcceptedRow(verdict.key, verdict.quantity, verdict.word, verdict.high, _status(verdict)) for verdict in bad
+        AcceptedRow(verdict.key, verdict.quantity, verdict.word, verdict.high, verdict.failure) for verdict in bad
     )
     if not rows:
         raise click.ClickException("the report has no believed regression: nothing to accept")

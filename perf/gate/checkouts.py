@@ -81,16 +81,19 @@ def export(arm: Arm, folder: Path) -> None:
                 ignore_dangling_symlinks=True,  # an editor's lock is one
             )
         return
+    if not output(ROOT, "ls-tree", arm.commit, PACKAGE):
+        return
     archive = git("archive", arm.commit, PACKAGE)
-    if archive.returncode == 0:
+    try:
+        if archive.returncode != 0:
+            raise tarfile.TarError(archive.stderr.decode(errors="replace").strip())
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
             safe = tar.extraction_filter = getattr(tarfile, "data_filter", None)
-            try:
-                if safe is None and any(member.issym() for member in tar):
-                    raise tarfile.TarError("it has links, which Python does not check before 3.11.4")
-                tar.extractall(folder)
-            except tarfile.TarError as error:
-                raise click.ClickException(f"{arm.commit[:8]} cannot be measured: {error}") from None
+            if safe is None and any(member.issym() for member in tar):
+                raise tarfile.TarError("it has links, which Python does not check before 3.11.4")
+            tar.extractall(folder)
+    except tarfile.TarError as error:
+        raise click.ClickException(f"{arm.commit[:8]} cannot be measured: {error}") from None
 
 
 def clone(arm: Arm, folder: Path) -> Path:

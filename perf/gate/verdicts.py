@@ -70,6 +70,11 @@ class Verdict:
         """Whether the verdict fails the report."""
         return self.word in BAD and not self.accepted
 
+    @property
+    def failure(self) -> str:
+        """How a BROKEN row failed, since its reason is an `Outcome.failure`; "" for other rows."""
+        return self.reason.partition(":")[0] if self.word == "BROKEN" else ""
+
 
 @dataclass(frozen=True)
 class Judgement:

@@ -71,6 +71,8 @@ def to_do(report: Report) -> str:
         return "Measure again on an idle machine."
     if report.exit_status == 2:
         return _to_judge(report)
+    if report.exit_status == 1 and any(verdict.failure == "wrong" for verdict in report.judgement.verdicts):
+        return "Fix the wrong results, which cannot be accepted."
     if report.exit_status == 1:
         return "Fix the regression, or accept it with a reason: python -m perf accept --help."
     if report.differences:

@@ -1,8 +1,9 @@
 """The attributes that a benchmark class declares, with what each may be."""
 
-import ast
+import math
 import pkgutil
 from collections.abc import Callable, Iterator
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from perf import workloads
@@ -54,16 +55,12 @@ def _is_grid(value: Any) -> bool:
 
 
 def _is_axis(values: Any) -> bool:
-    return isinstance(values, (list, tuple)) and 0 < len(values) == len(set(filter(_is_literal, map(repr, values))))
+    """Whether JSON and asv's text give each value back, and no two are the same to a dictionary, as 0 and False are."""
+    return isinstance(values, (list, tuple)) and all(map(_is_scalar, values)) and 0 < len(values) == len(set(values))
 
 
-def _is_literal(text: str) -> bool:
-    """Whether Python reads a value back from asv's text of it: asv's files hold no other."""
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return False
-    return True
+def _is_scalar(value: Any) -> bool:
+    return type(value) in (NoneType, bool, int, str) or (type(value) is float and math.isfinite(value))
 
 
 def _is_names(value: Any) -> bool:
@@ -78,7 +75,10 @@ _ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "(share of the time, seconds), the larger of which is ignored",
         lambda value: isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value)),
     ),
-    "params": ("for each axis a list of numbers, strings and other literals, one at least and none twice", _is_grid),
+    "params": (
+        "for each axis a list of finite numbers, strings, booleans and None, one at least and no two equal",
+        _is_grid,
+    ),
     "param_names": ("a name for each axis", _is_names),
     "workload": ("the name of a module of perf/workloads", lambda value: value in _WORKLOADS),
     "device": _one_of(get_args(get_type_hints(Case)["device"])),

@@ -71,6 +71,23 @@ def _locked(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Pat
         lock.release()
 
 
+def lock_checkout(environments: Path) -> FileLock:
+    """Lock what an asv run of a checkout changes, its environments and its results, until the lock is released.
+
+    Raises `Busy` with one line if another process has locked it.
+    """
+    environments.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(environments / "run.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Busy(
+            f"another asv measures in {environments.parent.resolve()}: wait until it has ended, or use a checkout of "
+            "its own"
+        ) from None
+    return lock
+
+
 def visible_gpus() -> list[str]:
     """Return the UUIDs, as in `nvidia-smi -L`, of the GPUs that CUDA gives to this process; without torch."""
     try:

@@ -115,9 +115,10 @@ class _Run:
         self._sources = Sources(checkout.resolve() / PACKAGE)
         self._reach = ReachMap(records, machine, greeting["software"])
         before = read_lines(records, machine, commit)
-        same = [line for line in before if line["kind"] == "session" and self._is_same(line)]
-        if same:
-            self._session = same[-1]
+        sessions = [line for line in before if line["kind"] == "session"]
+        last = max(reversed(sessions), key=lambda line: line["started_at"], default=None)
+        if last and self._is_same(last):  # of cases that an older one measured too, the newer would be shown
+            self._session = last
         else:
             self._journal.write(self._session)
         self._lines = [line for line in before if line.get("session") == self._session["id"]]

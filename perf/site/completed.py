@@ -59,7 +59,12 @@ def is_of(case: CaseResult, results: Any) -> bool:
     """Whether a case was measured with the versions of torch and Triton of asv's results."""
     wanted = {name: results.params[name] for name in ("torch", "triton") if results.params.get(name)}
     software = case.session.software
-    return all(software.get(name, "").partition("+")[0] == version for name, version in wanted.items())
+    return all(_release(software.get(name, "")) == _release(version) for name, version in wanted.items())
+
+
+def _release(version: str) -> str:
+    """Return a version without its build: what is installed may name one where the module does not."""
+    return version.partition("+")[0]
 
 
 def _value(case: CaseResult, track: str) -> list[float] | float | None:

@@ -5,6 +5,7 @@ this working tree's own package is installed beside it in editable mode, as a de
 """
 
 import json
+import re
 import shutil
 import statistics
 import subprocess
@@ -161,6 +162,16 @@ def test_an_environment_of_another_python_is_made_again(measured, tmp_path):
     command = [sys.executable, "-m", "asv", "setup"]  # ends with 1, for asv returns the environments
     subprocess.run(command, cwd=copy, env=repository.environment, capture_output=True, check=False)
     assert paths.read_text() == before
+
+
+def test_options_in_one_are_read_as_asv_reads_them_and_a_dry_run_leaves_no_records(measured):
+    repository, *_ = measured
+    before = sorted((repository.folder / "perf").rglob("*"))
+    run = repository.asv("run", "HEAD^!", "-nqeb", "SmokeControls.*'copy'", "--machine", MACHINE)
+    assert run.returncode == 0, run.stdout + run.stderr
+    numbers = re.findall(r"(\w+) +\d[\d.]*±", run.stdout)
+    assert numbers == ["copy"], run.stdout
+    assert sorted((repository.folder / "perf").rglob("*")) == before
 
 
 def test_a_second_run_in_a_checkout_says_so_and_leaves_the_first_alone(measured):

@@ -10,6 +10,7 @@ import sys
 
 import click
 import pytest
+from filelock import FileLock
 
 from perf.commands.merge import merge
 from perf.harness import records
@@ -259,6 +260,17 @@ def test_the_command_says_what_it_merged(checkout, shards, tmp_path):
     assert refused.returncode == 1
     assert refused.stderr.startswith("Error: ")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_merge_during_a_run_is_refused_because_the_run_would_undo_it(checkout, shards):
+    environments = checkout / ".asv" / "env"
+    environments.mkdir(parents=True)
+    with FileLock(environments / "run.lock"):
+        command = [sys.executable, "-m", "perf", "merge", str(shards[0])]
+        refused = subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1 and "another asv measures" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (checkout / "perf" / "results" / MACHINE).exists()
 
 
 @pytest.mark.parametrize("damage", ["unknown commit", "endless time", "no object", "no text"])

@@ -34,6 +34,25 @@ def test_a_commit_by_any_of_its_names(repository: Repository) -> None:
     assert (resolve("HEAD").commit, resolve("HEAD").subject) == (commit, "The <first> $(one)")
 
 
+def test_signatures_that_a_user_has_git_show_are_no_part_of_a_commit(repository: Repository) -> None:
+    repository.git("config", "log.showSignature", "true")
+    header, _, message = repository.git("cat-file", "commit", repository.commit("signed")).partition("\n\n")
+    signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n -----END PGP SIGNATURE-----"
+    (repository.folder / ".git" / "signed").write_text(f"{header}\n{signature}\n\n{message}\n")
+    signed = repository.git("hash-object", "-t", "commit", "-w", ".git/signed")
+    assert (resolve(signed).commit, resolve(signed).subject) == (signed, "signed")
+
+
+def test_a_commit_that_cannot_be_read_is_not_taken_for_one_without_the_package(
+    repository: Repository, tmp_path: Path
+) -> None:
+    arm = resolve(repository.commit("damaged"))
+    tree = repository.git("rev-parse", "HEAD:cs336_systems")
+    (repository.folder / ".git" / "objects" / tree[:2] / tree[2:]).unlink()
+    with pytest.raises(click.ClickException, match=f"^{arm.commit[:8]} cannot be measured: "):
+        export(arm, tmp_path / "out")
+
+
 def test_no_commit_is_one_clear_line(repository: Repository) -> None:
     repository.commit("first")
     for name in ("nowhere", "--version", "-p", "HEAD~99", "", "a b", "main;ls", "HEAD..HEAD", "HEAD^!"):

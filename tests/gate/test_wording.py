@@ -57,6 +57,13 @@ def test_more_time_is_advised_only_where_time_is_what_lacks(made, time_helps):
     assert time_helps or NO_GPU in to_do(made) or not made.without
 
 
+def test_a_wrong_result_is_not_advised_to_be_accepted():
+    advice = [
+        to_do(report(verdict("BROKEN", reason=reason))) for reason in ("wrong: dq by 0.1", "out_of_memory: 2 GiB")
+    ]
+    assert ["accept --help" in each for each in advice] == [False, True]
+
+
 def test_results_that_differ_are_a_warning_and_change_no_verdict():
     made = report(SAME, differences=((KEY, "dq by 1.9e-02, rounding allows 7.8e-03"),))
     assert made.exit_status == 0

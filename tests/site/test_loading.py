@@ -166,6 +166,15 @@ def test_without_a_record_of_this_torch_there_is_a_value_alone(results: Path) ->
     assert first["low"].isna().all() and first["samples"].isna().all()
 
 
+def test_the_build_of_a_torch_is_no_other_torch(results: Path) -> None:
+    def build(document: Any) -> None:
+        document["params"]["torch"] = "2.11.0+cpu"
+
+    edit(results, build)
+    first = loading.load(results).query(f"{FIRST} and commit == '{COMMITS[0]}'")
+    assert first["low"].notna().any() and first["visits"].notna().any()
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 9}', '{"version": 2}'])
 def test_a_file_that_cannot_be_read_costs_a_warning_and_its_own_rows(results: Path, text: str) -> None:
     before = loading.load(results)
