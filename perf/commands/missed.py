@@ -1,14 +1,16 @@
 """`python -m perf missed`: list the commits that a runner still has to measure, for example after a missed run.
 
-A commit is due if it touches cs336_systems and lacks a row of the set: it was not measured, its run was interrupted, or
-a benchmark is newer than its results (asv drops rows of another version). A row of failures counts as measured, so that
-a failure is not repeated every night.
+A commit is due if it touches cs336_systems and lacks a case of the set: it was not measured, its run was interrupted, a
+part was lost, or a benchmark is newer than its results (asv drops rows of another version). A failure counts as
+measured, so that it is not repeated every night.
 
 `--gate` does the same for the gate: it compares with the newest commit that a gate has judged.
 """
 
+import itertools
 import json
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ import click
 from perf.gate.acceptance import FILE as ACCEPTED
 from perf.gate.report import RECORDS
 from perf.git import output
-from perf.harness import device
-from perf.harness.case import case_key
+from perf.harness import device, records
+from perf.harness.case import Case, case_key
 from perf.harness.suite import cases_of
 from perf.harness.working_tree import ROOT
 from perf.options import nearby
@@ -55,16 +57,25 @@ def command(name: str | None, machine: str | None, limit: int | None, last: int 
         if due := _gate_due(machine or device.machine()["machine"]):
             click.echo(" ".join(due))
         return
-    results = ROOT / "perf" / "results" / (machine or _only_machine())
-    rows = rows_of(SETS[name or ""])
-    lacking = [commit for commit in _commits(last, PACKAGE) if not rows.items() <= _versions(results, commit).items()]
-    for commit in lacking[:limit]:
+    machine = machine or _only_machine()
+    results, pattern = ROOT / "perf" / "results" / machine, SETS[name or ""]
+    rows, cases = rows_of(pattern), {case.key: case for _, _, case in _selected(pattern)}
+    lacking = (
+        commit
+        for commit in _commits(last, PACKAGE)
+        if not rows.items() <= _versions(results, commit).items() or _lacks_case(cases, machine, commit)
+    )
+    for commit in itertools.islice(lacking, limit):
         click.echo(commit)
 
 
 def rows_of(pattern: str) -> dict[str, str]:
     """Return the rows that `asv run -b pattern` writes: `module.Class.method` -> version."""
-    rows = {}
+    return {row: version for row, version, _ in _selected(pattern)}
+
+
+def _selected(pattern: str) -> Iterator[tuple[str, str, Case]]:
+    """Yield row, version and case of each cell that `asv run -b pattern` measures."""
     for name, cls, problem in asv_classes():
         if cls is None:
             raise click.ClickException(problem)
@@ -72,8 +83,16 @@ def rows_of(pattern: str) -> dict[str, str]:
         for case in cases_of(cls()):
             for method in methods:
                 if re.search(pattern, case_key(method, case.params.values())):
-                    rows[method] = str(cls.version)
-    return rows
+                    yield method, str(cls.version), case
+
+
+def _lacks_case(cases: Mapping[str, Case], machine: str, commit: str) -> bool:
+    """Whether a commit's records lack a case of a class that was visited there; others cannot run on the machine."""
+    visits = records.read_lines(RECORDS, machine, commit, kinds=("visit",))
+    with records.known_form(RECORDS, machine, commit):
+        visited = {case_key(visit["benchmark"], visit["params"].values()) for visit in visits}
+        classes = {visit["benchmark"] for visit in visits}
+    return any(case.benchmark in classes and key not in visited for key, case in cases.items())
 
 
 def _versions(results: Path, commit: str) -> dict[str, str]:

@@ -7,8 +7,11 @@ from unittest.mock import patch
 import pytest
 from click.testing import CliRunner
 
+from perf.benchmarks.smoke import SmokeAttention
 from perf.commands import missed as missed_module
 from perf.commands.missed import rows_of
+from perf.harness import records
+from perf.harness.suite import cases_of
 from perf.selection import SETS
 from tests.throwaway import Repository
 
@@ -86,6 +89,23 @@ def test_a_commit_is_due_until_it_has_the_rows_of_the_set(project, case):
     results(project, middle, {name: version() if value == "now" else value for name, value in rows.items()})
     assert missed(project) == ([last, middle, first] if due else [last, first])
     assert missed(project, machine="another") == [last, middle, first]
+
+
+def test_a_commit_is_due_that_lacks_a_case_of_a_class_that_was_visited(project):
+    project, (*_, last) = project
+    results(project, last, {ROW: version()})
+    of_machine = project.folder / "perf" / "records" / "m"
+    one, *others = cases_of(SmokeAttention())
+    due = []
+    for cases in (others, [one]):
+        journal = records.Journal(of_machine.parent, of_machine.name, last)
+        for case in cases:
+            journal.write({"kind": "visit", "benchmark": case.benchmark, "params": case.params})
+        journal.close()
+        due.append(last in missed(project))
+    shutil.rmtree(of_machine)
+    (project.folder / "perf" / "results" / "m" / f"{last[:8]}-linked-py3.11.json").unlink()
+    assert due == [True, False]
 
 
 def test_a_file_that_was_cut_in_half_is_named(project):
