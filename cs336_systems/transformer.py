@@ -39,6 +39,9 @@ class TransformerLM(nn.Module):
         checkpoint_mode: "groups", "selective" or "nested" (`configs.CHECKPOINT_MODES`).
         checkpoint_offload: keep it in host memory.
 
+    Keep weights as `state_dict()`: `load_state_dict` takes a dict with neither its entry `rope_distance` nor torch's
+    metadata, such as `dict(model.named_parameters())`, for the course's, and reorders queries and keys (`rope_layout`).
+
     Raises:
         ValueError: a context_length, an attention or checkpoints other than these.
     """

@@ -81,7 +81,8 @@ class FullyShardedDataParallel(Wrapper):
 
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
     once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
-    layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose ranks agree about an overflow.
+    layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose ranks agree about an overflow. The
+    wrapper's own process groups live until `destroy_process_group`.
 
     Args:
         module: the same on every rank except for its values; available as `.module`.

@@ -41,7 +41,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     All ranks of the group must construct it, add parameter groups and call `step` together. Without `reduces_gradients`
     a parameter that is frozen on some ranks is what its owner makes of it. If a step fails on any rank, the parameters
-    are broadcast as their owners left them, before all ranks raise.
+    are broadcast as their owners left them, before all ranks raise. Its own process group lives until
+    `destroy_process_group`.
 
     Args:
         params: parameters or parameter groups, as for every torch optimizer.

@@ -107,7 +107,11 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     if not all(process["package_digest"] for process in processes):
         raise click.ClickException(f"the measuring process cannot import cs336_systems from {ROOT}: nothing was timed")
     # As on the site, rates are compared with the best ceilings of any run on this device.
-    known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
+    try:
+        known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
+    except SystemExit as damage:  # which costs no measured time
+        click.echo(f"{damage}; rates are compared with this run's ceilings alone", err=True)
+        return results
     best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
     return [dataclasses.replace(result, session=best) for result in results]
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from perf.benchmarks.smoke import SmokeAttention
 from perf.commands import case as case_command
 from perf.commands import case_profile
+from perf.harness.device import machine
 from perf.selection import SETS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,7 +121,10 @@ def test_the_working_tree_is_timed_beside_its_peers():
     assert "1 visit " in done.stdout and "wall clock, warm cache" in done.stdout
 
 
-def test_an_uncommitted_mistake_is_what_is_measured_and_nothing_is_written(working_tree):
+def test_an_uncommitted_mistake_is_what_is_measured_beside_a_damaged_record_and_nothing_is_written(working_tree):
+    damaged = working_tree / "perf" / "records" / machine()["machine"] / f"{'a' * 40}.jsonl.gz"
+    damaged.parent.mkdir(parents=True, exist_ok=True)
+    damaged.write_bytes(b"cut off")
     kernel = working_tree / "cs336_systems" / "attention" / "flash_pytorch.py"
     kernel.write_text(kernel.read_text() + "\nFlashAttentionPyTorch.apply = staticmethod(lambda q, k, v, causal: q)\n")
     before = files(working_tree)
@@ -130,7 +134,7 @@ def test_an_uncommitted_mistake_is_what_is_measured_and_nothing_is_written(worki
     assert len([line for line in done.stdout.splitlines() if line.endswith(" ok")]) == len(PEERS) - 1, (
         "the peers have their times"
     )
-    assert f"1 of {len(PEERS)}" in done.stderr
+    assert f"1 of {len(PEERS)}" in done.stderr and str(damaged) in done.stderr
     assert files(working_tree) == before
 
 
