@@ -133,7 +133,7 @@ def test_attention_compiles_in_one_piece_under_autocast_too() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch's own tracing
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", ["pytorch", "triton"])
 @pytest.mark.parametrize("of", ["qkk", "qqk", "qqq"])
 def test_one_tensor_may_be_several_arguments_of_a_graph(of: str, impl: str) -> None:
     torch.compiler.reset()

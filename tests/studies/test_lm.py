@@ -185,6 +185,7 @@ def test_every_axis_is_an_option_and_every_combination_a_row_with_phases(tmp_pat
     assert (lm.ON_A_CPU in done.output) == (not torch.cuda.is_available())
 
 
+@pytest.mark.slow
 def test_warm_up_counts_from_the_first_step_of_a_fresh_process_of_a_foreign_model_too(tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text(
         "from torch import nn\n"

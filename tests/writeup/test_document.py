@@ -306,7 +306,7 @@ def test_a_report_is_made_of_parts_of_every_study(part, committed_source, undraw
     document.write(replace(committed_source, studies=tuple(parts)), tmp_path / "out")
 
 
-@pytest.mark.parametrize("fault", [TypeError, StopIteration, KeyError, ValueError])
+@pytest.mark.parametrize("fault", [KeyError, StopIteration])
 def test_a_fault_of_ours_is_no_missing_measurement(fault, studies_source, undrawn, tmp_path, monkeypatch):
     def broken(*_):
         raise fault("planted")

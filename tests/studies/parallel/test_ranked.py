@@ -20,6 +20,7 @@ def study(*arguments):
     return CliRunner().invoke(main, ["study", *arguments])
 
 
+@pytest.mark.slow
 def test_all_reduce_gives_times_and_both_bandwidths(tmp_path):
     done = study("all-reduce", "--device", "cpu", "--world-size", "2", "--megabytes", "1", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
