@@ -205,26 +205,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the whole state on every rank; each keeps its share."""
+        whole: dict[str, Any] = {}
 
-        def take(_: torch.optim.Optimizer, whole: dict[str, Any]) -> dict[str, Any]:
-            self._loading = whole
-            return {"state": {}, "param_groups": whole["param_groups"]}
+        def take(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            whole.update(given)
+            return given | {"state": {}}  # torch would move all of it to this rank's device
 
-        handle = self.register_load_state_dict_pre_hook(take)  # after the user's hooks
+        take_last = self.register_load_state_dict_pre_hook(take)
+        load_first = self.register_load_state_dict_post_hook(lambda _: self._load_share(whole), prepend=True)
         try:
             super().load_state_dict(state_dict)
         finally:
-            handle.remove()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what `load_state_dict` has checked, before the user's hooks see it."""
-        super().__setstate__(state)
-        self.state = self._local.state  # whatever happens below
-        self._load_share(self._loading)
-        self.state, self._consolidated = self._local.state, None
+            take_last.remove()
+            load_first.remove()
 
     def _load_share(self, whole: dict[str, Any]) -> None:
         """Load the options, this rank's share of the parameters' state, and all other state."""
+        self.state = self._local.state  # whatever happens below
         local = self._local.state_dict()["param_groups"]
         for group, local_group in zip(whole["param_groups"], local, strict=True):
             local_group.update(_options(group))
@@ -233,6 +230,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         state = {index: whole["state"][number] for index, number in enumerate(owned) if number in whole["state"]}
         others = {key: whole["state"][key] for key in whole["state"].keys() - set(numbers)}
         self._local.load_state_dict({"state": state | others, "param_groups": local})
+        self.state, self._consolidated = self._local.state, None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be copied or pickled, which would take this rank's share for the whole state."""

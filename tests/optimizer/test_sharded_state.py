@@ -1,6 +1,8 @@
 """State of a sharded optimizer: divided in training, whole in a checkpoint, divided again over other ranks."""
 
 import copy
+import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -231,6 +233,27 @@ def named(rank):
 
 def test_names_of_parameters_are_saved():
     spawn(named, 2)
+
+
+def load_and_drop(rank):
+    """Return whether any other rank's state is alive after it was loaded and dropped."""
+    parameters = [nn.Parameter(torch.ones(size)) for size in (4, 5)]
+    optimizer = ShardedOptimizer(parameters, torch.optim.SGD, lr=0.1, momentum=0.9)
+    options = torch.optim.SGD(parameters, lr=0.1, momentum=0.9).state_dict()
+    state = {number: {"momentum_buffer": torch.ones_like(value)} for number, value in enumerate(parameters)}
+    others = [
+        weakref.ref(state[number]["momentum_buffer"])
+        for number, value in enumerate(parameters)
+        if optimizer.owners[value] != rank
+    ]
+    optimizer.load_state_dict(options | {"state": state})
+    del state
+    gc.collect()
+    return [reference() is not None for reference in others]
+
+
+def test_a_loaded_state_of_other_ranks_is_not_kept():
+    assert spawn(load_and_drop, 2) == [[False]] * 2
 
 
 class CountingSGD(torch.optim.SGD):
