@@ -287,6 +287,13 @@ class FullyShardedDataParallel(Wrapper):
         for layer in self._layers.values():
             layer.guard(is_guarded)
 
+    def _leave_layers(self) -> None:
+        """Let all modules see their parameters again, also after a pass that raised or that a checkpoint broke off."""
+        for layer in self._layers.values():
+            layer.hide()
+        self._guard(False)
+        self._forwards.clear()
+
     def _before_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Gather a layer's matrices and show them to its module."""
         if not layer.is_guarded and not private.is_in_backward():  # `.module` runs without this wrapper's forward
@@ -407,10 +414,7 @@ class FullyShardedDataParallel(Wrapper):
         if self._order.has_begun:
             if not private.is_in_backward():  # a checkpoint may call this model again
                 self._averages.forget()
-            for layer in self._layers.values():  # of a pass that raised, or that a checkpoint broke off
-                layer.hide()
-            self._guard(False)
-            self._forwards.clear()
+            self._leave_layers()
             for shard in self._shards:
                 shard.users.clear()
             self._free(self._shards)
@@ -420,10 +424,7 @@ class FullyShardedDataParallel(Wrapper):
 
     def _abandon_pass(self) -> None:
         """Leave what is under way after an error, without waiting for ranks that may never take part."""
-        for layer in self._layers.values():
-            layer.hide()
-        self._guard(False)
-        self._forwards.clear()
+        self._leave_layers()
         for shard in self._shards:
             shard.forget()
         self._averages.forget()

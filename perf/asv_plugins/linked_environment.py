@@ -5,6 +5,7 @@ changing the commit takes milliseconds. The outer site-packages are appended as 
 there can replace the checkout's own package by the working tree's.
 """
 
+import argparse
 import atexit
 import functools
 import importlib.metadata
@@ -89,8 +90,7 @@ class LinkedEnvironment(environment.Environment):
     def run(self, args, **kwargs):
         """Run asv's script in the environment, which also names asv's command line, records and terminal."""
         env = dict(kwargs.pop("env", os.environ))
-        parser, _ = make_argparser()
-        given, _ = parser.parse_known_args(sys.argv[1:])  # also of options in one, as -eb and -qe are
+        given = _given()
         patterns = [f"--bench={pattern}" for pattern in getattr(given, "bench", None) or ()]
         env["PERF_ASV_ARGUMENTS"] = shlex.join([*patterns, *["--quick"] * getattr(given, "quick", False)])
         env["PERF_RECORDS"] = _scratch() if getattr(given, "dry_run", False) else str(self._records)
@@ -108,6 +108,13 @@ def _lock_checkout(folder: Path) -> FileLock:
         return lock_checkout(folder)
     except Busy as error:
         raise util.UserError(error.message) from None
+
+
+@functools.cache  # asv runs a process for each case
+def _given() -> argparse.Namespace:
+    """Return asv's options by its own parser, which reads several in one, as -eb and -qe are."""
+    parser, _ = make_argparser()
+    return parser.parse_known_args(sys.argv[1:])[0]
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
 # The environment plugin, in asv's own process, sets these variables for every process that asv starts.
 ARGUMENTS = "PERF_ASV_ARGUMENTS"
-"""asv's command line, shell-quoted."""
+"""asv's --bench and --quick, shell-quoted."""
 
 RECORDS = "PERF_RECORDS"
 """The folder of records, beside asv's folder of results."""
