@@ -406,7 +406,7 @@ class FullyShardedDataParallel(Wrapper):
         except RuntimeError:
             self._abandon_pass()
             raise
-        if kind == "average":
+        if kind == "average" and name:  # the last of a step may average nothing
             self.events.append((kind, name))
 
     def _end_pass(self) -> None:

@@ -74,6 +74,18 @@ def test_later_steps_gather_ahead_in_the_order_of_the_first_and_send_the_bytes_o
             assert averaged.num_bytes == 4 * 2 * WIDTH
 
 
+def take_step_of_matrices(rank):
+    net = FullyShardedDataParallel(nn.Linear(WIDTH, WIDTH, bias=False))
+    net(torch.ones(4, WIDTH)).sum().backward()
+    net.finish_gradient_synchronization()
+    return net.events
+
+
+def test_a_step_without_replicated_parameters_averages_only_what_there_is():
+    for events in spawn(take_step_of_matrices, 2):
+        assert [name for kind, name in events if kind == "average"] == ["weight"]
+
+
 DEPTH, SIDE, ROWS = 6, 2048, 8192
 
 
