@@ -292,13 +292,16 @@ class DataParallel(Wrapper):
             return
         with self._naming(launched.number):
             launched.average.wait()
-        gradients = launched.gradients
-        if launched.flat is not None:
-            parts = launched.flat.split([gradient.numel() for gradient in gradients])
-            sums = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
-            private.copy_each(gradients, sums)
-        if launched.average.divisor > 1:
-            private.divide_each(gradients, launched.average.divisor)
+        gradients, flat, divisor = launched.gradients, launched.flat, launched.average.divisor
+        if flat is not None:
+            if torch.promote_types(flat.dtype, gradients[0].dtype) != gradients[0].dtype:  # may not hold the sum
+                flat.div_(divisor)
+                divisor = 1
+            parts = flat.split([gradient.numel() for gradient in gradients])
+            copies = [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
+            private.copy_each(gradients, copies)
+        if divisor > 1:
+            private.divide_each(gradients, divisor)
         for index, gradient in zip(self.buckets[launched.number].indices, gradients, strict=True):
             self._trained[index].grad = gradient
         launched.is_complete = True

@@ -82,6 +82,25 @@ def test_bfloat16_communication_halves_the_bytes_and_rounds_no_more_than_it_must
                 assert error.max() > 0.1 * half_ulp * size[name].max(), "it was rounded"
 
 
+def send_wider(rank, dtype):
+    """Map each strategy to the gradients of a float16 weight, whose sum over two ranks float16 cannot hold."""
+    results = {}
+    for strategy, wrap in STRATEGIES.items():
+        net = wrap(nn.Linear(2, 2, bias=False).half(), communication_dtype=dtype)
+        (net(torch.ones(1, 2).half()) * 40000).sum().backward()
+        net.finish_gradient_synchronization()
+        results[strategy] = gradients(net)["weight"]
+    return results
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_sum_that_the_gradients_dtype_cannot_hold_has_its_average(dtype):
+    for results in spawn(send_wider, 2, dtype):
+        for strategy, gradient in results.items():
+            wanted = torch.full((2, 2), 40000).to(dtype).half()
+            assert torch.equal(gradient, wanted), (strategy, gradient)
+
+
 def watch_launches(rank):
     """Map each strategy to the launches counted at each gradient, from the last layer on, and after the backward."""
     results = {}
