@@ -36,8 +36,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     By default data parallelism has averaged the gradients: its all-reduce (2P elements) and the broadcasts (P) add up
     to 3P. With `reduces_gradients` each rank brings its own gradients: reductions to the owners (P) and broadcasts (P)
-    add up to 2P, and a rank drops the gradients that others own. Both work with `torch.amp.GradScaler`: an overflow on
-    one rank skips the step on all ranks. With `reduces_gradients` every rank has a loss scale of its own.
+    add up to 2P. A rank then drops the gradients that others own and, after the step, its own: the next backward would
+    add to these on one rank alone. Both work with `torch.amp.GradScaler`: an overflow on one rank skips the step on all
+    ranks. With `reduces_gradients` every rank has a loss scale of its own.
 
     All ranks of the group must construct it, add parameter groups and call `step` together. Without `reduces_gradients`
     a parameter that is frozen on some ranks is what its owner makes of it. If a step fails on any rank, the parameters
@@ -91,7 +92,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 "allowed: an optimizer whose step needs gradients alone"
             )
         super().__init__(params, empty.defaults)
-        self._cpu_group = new_group_like(process_group, next(self._parameters()).device, "gloo")
+        device = next((parameter.device for parameter in self._parameters()), torch.device("cpu"))
+        self._cpu_group = new_group_like(process_group, device, "gloo")
         self._name = f"{type(self).__name__} of {type(empty).__name__} with reduces_gradients={reduces_gradients}"
         self._verify_parameters()
         with failing_together(self._cpu_group):
@@ -133,7 +135,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         # Phase 1: average every gradient at its owner.
         self._check_gradients()
         if self._overflowed():
-            self._sent, self._reduced = Traffic(), False
+            self._end_step()
             return loss
         self._reduce_gradients()
 
@@ -153,7 +155,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._broadcast([value for value, is_changing in self._changing.items() if is_changing > before[value]])
         if has_failed:
             raise_first(error, self._cpu_group)
-        self.traffic, self._sent, self._reduced = self._sent, Traffic(), False
+        self.traffic = self._sent
+        self._end_step()
         return loss
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
@@ -316,6 +319,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if not (self._owns(parameter) and parameter.requires_grad):
                 parameter.grad = None
         self._reduced = True
+
+    def _end_step(self) -> None:
+        """Drop averaged gradients, to which the next backward would add on their owners alone."""
+        if self._reduced:
+            for parameter in self._parameters():
+                parameter.grad = None
+        self._sent, self._reduced = Traffic(), False
 
     def _update(self, **kwargs: Any) -> Exception | None:
         """Step with this rank's parameters; return an error, which the other ranks must hear of.

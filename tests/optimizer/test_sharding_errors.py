@@ -22,6 +22,7 @@ def misuse(rank):
         ShardedOptimizer([weight], torch.optim.AdamW, lr=-1.0)
     with pytest.raises(ValueError, match="empty parameter list"):
         ShardedOptimizer([], torch.optim.AdamW)
+    ShardedOptimizer([{"params": []}], torch.optim.AdamW).step()
     with pytest.raises(ValueError, match="more than one parameter group"):
         ShardedOptimizer([{"params": [weight]}, {"params": [weight]}], torch.optim.AdamW, **ADAMW)
 
