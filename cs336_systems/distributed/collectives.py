@@ -176,23 +176,25 @@ def start_average_of_rows(
 ) -> AverageOfRows:
     """Start to average tensors in `dtype`, and to give every rank an equal share of the rows of each, padded.
 
-    Tensors of a narrower dtype are sent as they are, and summed in `dtype` where they arrive: half the bytes of a
-    reduction, in which every sum that is sent on would have to be wide. So are all with gloo, which reduces shards
-    slowly, and with an `exchange` other than the group's. All have one dtype and device.
+    They are summed in the wider of their own dtype and `dtype`. Tensors of a narrower one are sent as they are, and
+    summed where they arrive: half the bytes of a reduction, in which every sum that is sent on would have to be wide.
+    So are all with gloo, which reduces shards slowly, and with an `exchange` other than the group's. All have one dtype
+    and device.
     """
     size, fast = dist.get_world_size(group), fast_calls(group, tensors[0].device)
     own = tensors[0].dtype
-    is_narrower = own.itemsize < dtype.itemsize and torch.promote_types(own, dtype) == dtype
+    wide = torch.promote_types(own, dtype)
+    is_narrower = own.itemsize < wide.itemsize
     if exchange is None and fast.moves_shards and (is_narrower or fast.exchanges_sooner):
         exchange = functools.partial(_start_exchange, group=group, fast=fast)
-    wholes = [_padded(tensor, size, own if exchange and is_narrower else dtype) for tensor in tensors]
+    wholes = [_padded(tensor, size, own if exchange and is_narrower else wide) for tensor in tensors]
     num_bytes = sum(whole.nbytes for whole in wholes)
     if exchange:
         works, parts = exchange(wholes)
         return AverageOfRows(works, num_bytes, functools.partial(_means, parts, dtype))
     mine = [whole.new_empty(whole.shape[0] // size, *whole.shape[1:]) for whole in wholes]
     average = _start_reduction(list(zip(wholes, mine, strict=True)), group, fast)
-    return AverageOfRows(average.works, num_bytes, functools.partial(_quotients, mine, average.divisor))
+    return AverageOfRows(average.works, num_bytes, functools.partial(_quotients, mine, average.divisor, dtype))
 
 
 def _means(parts: Sequence[Parts], dtype: torch.dtype) -> list[Tensor]:
@@ -212,10 +214,10 @@ def _mean(first: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
     return total.div_(1 + len(others)).to(dtype)
 
 
-def _quotients(tensors: list[Tensor], divisor: int) -> list[Tensor]:
+def _quotients(tensors: list[Tensor], divisor: int, dtype: torch.dtype) -> list[Tensor]:
     if divisor > 1:
         private.divide_each(tensors, divisor)
-    return tensors
+    return [tensor.to(dtype) for tensor in tensors]
 
 
 def _start_exchange(

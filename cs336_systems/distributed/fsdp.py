@@ -87,9 +87,9 @@ class FullyShardedDataParallel(Wrapper):
     Args:
         module: the same on every rank except for its values; available as `.module`.
         compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
-            None keeps the parameters' dtype. Gradients are sent in their own dtype and summed in the parameter's.
-            Torch's norms take their weights in the dtype of their inputs. Inputs and other parameters of a compiled
-            block and of `nn.MultiheadAttention` are not cast: run these under autocast.
+            None keeps the parameters' dtype. Gradients are sent in their own dtype and summed in the wider of it and
+            the parameter's. Torch's norms take their weights in the dtype of their inputs. Inputs and other parameters
+            of a compiled block and of `nn.MultiheadAttention` are not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2. Each takes memory; 2 is for gathers that
             take longer than a layer computes.
         together: modules whose matrices are gathered and averaged together, such as the blocks of a Transformer: fewer

@@ -321,6 +321,23 @@ def test_a_compute_dtype_halves_what_is_sent_and_master_weights_work():
         assert master_error < 2e-3
 
 
+def differentiate_in_float32(rank):
+    """Return the inputs, whose sum is each row's gradient, and this rank's gradient of a bfloat16 weight."""
+    net = FullyShardedDataParallel(seeded(lambda: nn.Linear(16, 12, bias=False)).bfloat16(), torch.float32)
+    x = torch.randn(1, 16, generator=torch.Generator().manual_seed(rank))
+    net(x).sum().backward()
+    finish(net)
+    return x, net.module.weight.grad
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_float32_gradients_of_a_bfloat16_weight_are_rounded_once(world_size):
+    results = spawn(differentiate_in_float32, world_size)
+    mean = torch.stack([x.double() for x, _ in results]).mean(0).bfloat16()
+    for _, gradient in results:
+        assert torch.equal(gradient, mean.expand_as(gradient))
+
+
 REUSING = {
     "linear": lambda: Linear(FEATURES_IN, 6, bias=False),
     "embedding": lambda: Embedding(5, 6),
