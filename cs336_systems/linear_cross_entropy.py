@@ -6,11 +6,13 @@ gradient of its logits in their place, and from that the chunk's gradient of `hi
 """
 
 import functools
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Size, Tensor, nn
+from torch.utils.flop_counter import register_flop_formula
 
 from cs336_systems.checks import is_int, require_at_least
 from cs336_systems.differentiation import require_one_derivative
@@ -191,6 +193,12 @@ def _forward(
 @_forward.register_fake
 def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return _outputs(hidden, weight, *rest[-3:])
+
+
+@register_flop_formula(getattr(torch.ops, __name__.replace(".", "_")).forward)
+def _flops(hidden: Size, weight: Size, *rest: Any, **_: Any) -> int:
+    """FLOPs of the logits and of each gradient that is needed."""
+    return 2 * math.prod(hidden) * weight[0] * (1 + sum(rest[-2:]))
 
 
 def _outputs(

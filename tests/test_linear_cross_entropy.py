@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from triton.runtime import JITFunction
 
 from cs336_systems import cross_entropy_kernel as kernels
@@ -162,6 +163,19 @@ def test_only_the_gradients_that_are_needed_are_formed(monkeypatch):
     of_the_weight.backward()
     assert hidden.grad is None
     assert weight.grad is not None
+
+
+@pytest.mark.parametrize("needed", [(False, False), (True, False), (False, True), (True, True)])
+def test_flops_are_those_of_eager_s_products(needed):
+    hidden, weight = (torch.randn(n, 5).requires_grad_(is_needed) for n, is_needed in zip((7, 11), needed, strict=True))
+    counts = []
+    for impl in ("pytorch", "reference"):
+        with FlopCounterMode(display=False) as counter:
+            loss = linear_cross_entropy(hidden, weight, torch.arange(7), impl=impl)
+            if any(needed):
+                loss.backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] == 2 * 7 * 5 * 11 * (1 + sum(needed))
 
 
 def test_a_second_backward_and_accumulated_gradients_are_right():
