@@ -60,7 +60,7 @@ def flash_attention(
         ValueError: unknown impl or fp32_precision; dropout_p out of range; softmax_scale no number; mismatched or
             unsupported shapes, dtypes or devices; head_dim outside 16 to 256 for "pytorch" and "triton".
         RuntimeError: in a backward with create_graph=True or is_grads_batched=True, under torch.func's transforms
-            and in forward mode, unless impl is "reference" or "sdpa".
+            and in forward mode, unless impl is "reference", or "sdpa", which raises what the backend does not support.
     """
     if impl not in IMPLS:
         raise ValueError(f"impl is {impl!r}; allowed: {', '.join(IMPLS)}")

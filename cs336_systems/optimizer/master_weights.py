@@ -64,6 +64,8 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     def round(self, parameter: Tensor) -> None:
         """Round a float32 parameter to bfloat16 in place, and keep what it was as its master."""
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"a parameter of {parameter.dtype} was given to round; allowed: float32")
         self.state[parameter]["master"] = parameter.data
         parameter.data = parameter.data.bfloat16()
         self._versions[parameter] = private.version(parameter)
@@ -161,7 +163,10 @@ def _require_contiguous(parameter: Tensor) -> None:
 
 
 def _check_options(group: dict[str, Any]) -> None:
-    """Raise `ValueError` for options, also of a saved torch AdamW, that the update does not follow."""
+    """Raise `ValueError` for options, also of a saved state of torch's, that the update lacks or does not follow."""
+    missing = [name for name in AdamWRule._fields if name not in group]
+    if missing:
+        raise ValueError(f"a group without {', '.join(missing)} was given; allowed: groups of AdamW's options")
     for name, allowed in (("maximize", False), ("amsgrad", False), ("decoupled_weight_decay", True)):
         if bool(group.get(name, allowed)) != allowed:
             raise ValueError(f"{name}={group[name]!r} was given; allowed: {allowed}")

@@ -334,6 +334,13 @@ def test_what_it_cannot_hold_is_refused():
         MasterWeightAdamW([nn.Parameter(torch.zeros(2, dtype=torch.float16))])
     with pytest.raises(ValueError, match="contiguous"):
         MasterWeightAdamW([nn.Parameter(torch.zeros(2, 3).T)])
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = MasterWeightAdamW([weight])
+    optimizer.round(weight)
+    with pytest.raises(ValueError, match=r"a parameter of torch.bfloat16 was given to round; allowed: float32"):
+        optimizer.round(weight)
+    with pytest.raises(ValueError, match="a group without betas, eps was given"):
+        optimizer.load_state_dict(torch.optim.SGD([weight]).state_dict())
     sparse = nn.Embedding(4, 2, sparse=True)
     sparse(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="a sparse gradient was given"):
