@@ -23,6 +23,8 @@ class FreshProcess:
     def __init__(self, module: str, method: Literal["forkserver", "spawn"] = "forkserver"):
         self._module, self._method = module, method
         self._pool: ProcessPoolExecutor | None = None
+        self._starting = threading.Lock()
+        self._is_over = False
 
     def __enter__(self) -> "FreshProcess":
         return self
@@ -31,8 +33,10 @@ class FreshProcess:
         self.end(at_once=kind is not None)
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in the process. Raises its exceptions, and `BrokenProcessPool` if the process dies."""
-        with _unheard_interrupts():  # the first call starts the process
+        """Call a function in the process. Raises its exceptions, and `BrokenProcessPool` if it dies or was killed."""
+        with self._starting, _unheard_interrupts():  # the first call starts the process
+            if self._is_over:
+                raise BrokenProcessPool("the process was killed")
             self._pool = self._pool or _pool(self._module, self._method)
             future = self._pool.submit(function, *arguments)
         try:
@@ -42,8 +46,10 @@ class FreshProcess:
             raise
 
     def end(self, *, at_once: bool = False) -> None:
-        """End the process after its call, or kill it at once."""
-        pool, self._pool = self._pool, None
+        """End the process after its call, or kill it at once and for good, also one that another thread is starting."""
+        with self._starting:
+            pool, self._pool = self._pool, None
+            self._is_over |= at_once
         if pool is None:
             return
         if at_once:

@@ -2,10 +2,13 @@
 
 import os
 import signal
+import threading
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
+from perf.studies import fresh_process
 from perf.studies.fresh_process import FreshProcess
 
 
@@ -25,3 +28,35 @@ def test_an_interruption_ends_the_process_within_its_call(method):
     assert begun.done()
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "this process hears it again"
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_process_that_another_thread_starts_meanwhile_is_killed_and_starts_no_more(monkeypatch):
+    """An interruption may come before the first call has started the process."""
+    starting, goes_on = threading.Event(), threading.Event()
+    start = fresh_process._pool
+
+    def slowly(*arguments):
+        starting.set()
+        goes_on.wait()
+        return start(*arguments)
+
+    monkeypatch.setattr(fresh_process, "_pool", slowly)
+    process, errors = FreshProcess("json"), []
+
+    def ask():
+        try:
+            process.ask(signal.pause)  # never ends
+        except BrokenProcessPool as error:
+            errors.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    starting.wait()
+    ending = threading.Thread(target=process.end, kwargs={"at_once": True})
+    ending.start()
+    goes_on.set()
+    ending.join()
+    asking.join()
+    assert len(errors) == 1
+    with pytest.raises(BrokenProcessPool):
+        process.ask(os.getpid)
