@@ -72,9 +72,9 @@ def refuse_unwritable(path: Path) -> None:
 
     A rename would put a file in the place of a device or a link, so these are refused.
     """
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise click.ClickException(f"{path} was given; allowed: a new file, or a regular one, which is replaced")
     with _click_errors(path):
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise click.ClickException(f"{path} was given; allowed: a new file, or a regular one, which is replaced")
         new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         with _temporary_beside(path) as (temporary, stream):

@@ -66,6 +66,8 @@ def test_what_cannot_be_written_is_known_before_anything_is_measured(tmp_path: P
     for path in (tmp_path / "file" / "report.json", Path("/proc/report.json")):
         with pytest.raises(click.ClickException, match="cannot be written"):
             refuse_unwritable(path)
+    with pytest.raises(click.ClickException, match="cannot be written: File name too long"):
+        refuse_unwritable(tmp_path / ("long" * 100))
     refuse_unwritable(tmp_path / "new" / "newer" / "report.json")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
