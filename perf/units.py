@@ -79,11 +79,12 @@ def minimum_detectable(fraction: float, written: Callable[[float], str]) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Format a percentage: 61 %, with a decimal below ten and a no-break space; "?" if it is infinite."""
+    """Format a percentage with a no-break space: 61 %, 4.2 %, 0.3 %, of smaller ones two digits; "?" if infinite."""
     if math.isinf(fraction):
         return "?"
     value = 100 * fraction
-    return f"{value:.{0 if value >= 9.95 else 1}f}\u00a0%"
+    text = digits(value, 2) if 0 < value < 0.095 else f"{value:.{0 if value >= 9.95 else 1}f}"
+    return f"{text}\u00a0%"
 
 
 def _pick(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:

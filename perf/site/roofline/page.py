@@ -117,9 +117,9 @@ def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any
         return None
     return {
         "cases": len(ours),
-        "median": share(statistics.median(row.fraction for row in ours)),
-        "low": share(ours[len(ours) // 4].fraction),
-        "high": share(ours[3 * len(ours) // 4].fraction),
+        "median": units.percent(statistics.median(row.fraction for row in ours)),
+        "low": units.percent(ours[len(ours) // 4].fraction),
+        "high": units.percent(ours[3 * len(ours) // 4].fraction),
         "best": _named(one, ours[-1]),
         "worst": _named(one, ours[0]),
     }
@@ -127,7 +127,7 @@ def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any
 
 def _named(one: MachineRoofline, row: RooflineRow) -> dict[str, str]:
     return {
-        "text": share(row.fraction),
+        "text": units.percent(row.fraction),
         "name": name_of(row.result),
         "benchmark": row.result.benchmark,
         "href": one.link(row),
@@ -148,7 +148,7 @@ def _title(row: RooflineRow) -> str:
         if row.flops_per_s and row.intensity
         else ""
     )
-    return f"{row.result.benchmark}, {name_of(row.result)}: {share(row.fraction)} of the ceiling{speed}"
+    return f"{row.result.benchmark}, {name_of(row.result)}: {units.percent(row.fraction)} of the ceiling{speed}"
 
 
 def _class(one: MachineRoofline, each: Class) -> dict[str, Any]:
@@ -159,14 +159,14 @@ def _class(one: MachineRoofline, each: Class) -> dict[str, Any]:
         "name": each.benchmark,
         "href": f"history.html#{series}" if series in one.series else "",
         "cases": len(ours),
-        "median": share(each.median),
+        "median": units.percent(each.median),
         "median_value": each.median,
         "width": _width(each.median),
         "worst": _named(one, ours[0]),
         "worst_value": ours[0].fraction,
         "best": _named(one, ours[-1]),
         "best_value": ours[-1].fraction,
-        "peers": share(each.peers_median) if each.peers_median else "",
+        "peers": units.percent(each.peers_median) if each.peers_median else "",
         "peers_value": each.peers_median or "",
         "memory": sum(row.least.limit == "memory" for row in ours),
         "commit": one.commits[commit],
@@ -193,7 +193,7 @@ def _row(one: MachineRoofline, row: RooflineRow, scale: float) -> dict[str, Any]
         "rate_value": f"{row.flops_per_s:.4g}" if row.flops_per_s else "",
         "bandwidth": units.bandwidth(row.bytes_per_s) if result.min_bytes else "",
         "bandwidth_value": f"{row.bytes_per_s:.4g}",
-        "fraction": share(row.fraction),
+        "fraction": units.percent(row.fraction),
         "fraction_value": round(row.fraction, 6),
         "width": _width(row.fraction),
     }
@@ -207,7 +207,7 @@ def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
     environments = [{**one.moments[point.revision].environment, **point.versions} for point in found.points]
     changes = ["", *(changed(before, after) for before, after in itertools.pairwise(environments))]
     moves = [None, *(after / before - 1 for before, after in itertools.pairwise(fractions))]
-    card = history.card(Series({}, fractions), share)
+    card = history.card(Series({}, fractions), units.percent)
     return card | {
         "name": each.benchmark,
         "href": pages.permalink(f"{each.benchmark}.track_time", one.name, found.first),
@@ -218,7 +218,7 @@ def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
         "table": [
             {
                 "commit": one.moments[point.revision].commit,
-                "fraction": share(point.fraction),
+                "fraction": units.percent(point.fraction),
                 "change": "" if move is None else f"{100 * move:+.1f}\u00a0%",
                 "environment": change,
             }
@@ -232,11 +232,6 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return ", ".join(
         f"{name} {before[name]} to {after[name]}" for name in after if name in before and before[name] != after[name]
     )
-
-
-def share(fraction: float) -> str:
-    """61 %, 4.2 %, 0.034 %: of small shares two digits."""
-    return units.percent(fraction) if fraction >= 0.00095 else f"{units.digits(100 * fraction, 2)}\u00a0%"
 
 
 def _width(fraction: float) -> float:
