@@ -5,7 +5,6 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from perf.studies.accounting.problem import WIDTH
 from perf.studies.accounting.study import PROBLEMS, command
 
 FIGURES = {
@@ -35,7 +34,7 @@ FIGURES = {
 
 
 def run(*arguments):
-    return CliRunner().invoke(command, arguments)
+    return CliRunner(env={"COLUMNS": "80"}).invoke(command, arguments)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -45,7 +44,7 @@ def test_each_problem_has_its_figures_and_fits_a_terminal(name):
     assert done.output.startswith(f"{name} (202")
     words = " ".join(done.output.split())
     assert [figure for figure in FIGURES[name] if figure not in words] == []
-    assert max(map(len, done.stdout.splitlines())) <= WIDTH
+    assert max(map(len, done.stdout.splitlines())) <= 80
 
 
 def test_devices_grow_with_the_batch():

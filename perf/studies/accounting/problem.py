@@ -1,5 +1,6 @@
 """Worked problems of the course, and their text for a terminal."""
 
+import shutil
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from types import ModuleType
 
 from perf.workloads import measured_module
 
-WIDTH = 100
+MAX_WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,20 @@ def closed_forms(module: str) -> ModuleType:
 
 def text(problem: CourseProblem) -> Iterator[str]:
     """Yield the lines for a terminal."""
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
     points = f"{problem.points} point{'s' if problem.points > 1 else ''}"
     yield f"{problem.name} ({problem.edition}, {points})"
-    yield from textwrap.wrap(problem.given, WIDTH)
+    yield from textwrap.wrap(problem.given, width)
     for line in problem.lines:
         right = line.result or line.formula
-        yield f"  {line.what} {'.' * max(2, WIDTH - 4 - len(line.what) - len(right))} {right}"
+        num_dots = width - 4 - len(line.what) - len(right)
+        if num_dots >= 2:
+            yield f"  {line.what} {'.' * num_dots} {right}"
+        else:
+            yield from textwrap.wrap(f"{line.what}:", width, initial_indent="  ", subsequent_indent="  ")
+            yield from (one.rjust(width) for one in textwrap.wrap(right, width - 4))
         if line.result:
-            yield f"      {line.formula}{f' = {line.substituted}' if line.substituted else ''}"
+            formula = f"{line.formula}{f' = {line.substituted}' if line.substituted else ''}"
+            yield from textwrap.wrap(formula, width, initial_indent=" " * 6, subsequent_indent=" " * 8)
     for paragraph in problem.answer.split("\n\n"):
-        yield from textwrap.wrap(paragraph, WIDTH)
+        yield from textwrap.wrap(paragraph, width)
