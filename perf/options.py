@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -66,6 +66,23 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} was given; allowed: a finite number", param, ctx)
         return number
+
+
+class Named(click.ParamType):
+    """A name that `check` accepts. Its `ValueError` fails in one line, behind the option's name."""
+
+    name = "TEXT"
+
+    def __init__(self, check: Callable[[str], Any]):
+        self._check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name, or raise `click.ClickException`."""
+        try:
+            self._check(value)
+        except ValueError as error:
+            raise click.ClickException(f"{param.opts[0] if param else ''} {error}".strip()) from None
+        return str(value)
 
 
 class Shard(click.ParamType):

@@ -34,7 +34,9 @@ class Checked(NamedTuple):
 @click.command()
 @tiny_option
 @click.option("-b", "--bench", "prefix", help="Classes whose names begin so. Default: attention.; smoke. if tiny.")
-@click.option("--max-seq-len", default=16384, show_default=True, help="Leave longer sequences out.")
+@click.option(
+    "--max-seq-len", type=click.IntRange(1), default=16384, show_default=True, help="Leave longer sequences out."
+)
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="N cases, drawn at random, instead of all.")
 def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int | None) -> None:
     """Measure how near correct code comes to its bounds: the worst of each implementation, dtype and bound.
@@ -59,7 +61,7 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
                 click.echo(f"REFUSED {case.key}: {bound}")
     refused = sum(any(not bound.share <= 1 for bound in result.bounds) for result in results)
     unchecked = sum(bool(result.reason) for result in results)
-    click.echo(f"{len(results)} cases: {refused} refused, {unchecked} not checked")
+    click.echo(f"{len(results)} case{'s' if len(results) != 1 else ''}: {refused} refused, {unchecked} not checked")
 
 
 def selected(prefix: str, max_seq_len: int) -> list[Case]:

@@ -162,8 +162,13 @@ def _over_processes(logs: list[float]) -> tuple[float, float]:
 
 
 def with_interval(speedup: float, half: float) -> str:
-    """Format a speed-up with the half-width of its 95 % interval: 1.175× ± 0.3 %."""
-    return f"{factor(speedup)} ± {100 * half:.1f} %"
+    """Format a speed-up with the half-width of its 95 % interval: 1.175× ± 0.3 %, of too few processes ± over 100 %."""
+    return f"{factor(speedup)} ± {half_percent(half)}"
+
+
+def half_percent(half: float) -> str:
+    """Format a half-width."""
+    return f"{100 * half:.1f} %" if half <= 1 else "over 100 %"
 
 
 def cost_with_interval(speedup: float, half: float) -> str:

@@ -48,7 +48,7 @@ def check_impl(impl: str) -> None:
     if ":" in impl:
         imported(impl)
     elif impl not in IMPLS:
-        raise ValueError(f"impl={impl!r} was given; allowed: {', '.join(IMPLS)}, or module:function")
+        raise ValueError(f"{impl!r} was given; allowed: {', '.join(IMPLS)}, or module:function")
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

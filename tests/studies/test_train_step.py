@@ -91,7 +91,7 @@ def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
 def test_an_arm_that_cannot_be_is_one_line(arm):
     done = invoke(*TINY, "--ours", arm)
     assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
-    assert done.output.startswith(f"Error: '{arm}' was given; allowed: ")
+    assert done.output.startswith(f"Error: --ours '{arm}' was given; allowed: ")
 
 
 class Processes:

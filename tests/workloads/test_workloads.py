@@ -322,7 +322,7 @@ def test_axes_become_a_problem():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"impl": "magic"}, "impl='magic' was given; allowed: flash_attention, triton, "),
+        ({"impl": "magic"}, "'magic' was given; allowed: flash_attention, triton, "),
         ({"mode": "sideways"}, "mode='sideways' was given; allowed: forward, "),
         ({"dtype": "int8"}, "dtype='int8' was given; allowed: float32, "),
         ({"tokens": 100, "d_model": 32, "is_causal": True}, "tokens=100 was given; allowed: multiples of seq_len=48"),

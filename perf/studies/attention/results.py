@@ -17,6 +17,7 @@ from perf.studies.speedups import (
     Effort,
     best,
     geometric_mean,
+    half_percent,
     milliseconds,
     processes_for_speedup,
     speedup_of,
@@ -163,8 +164,8 @@ def answers(rows: list[Row], half_width: float) -> Iterator[str]:
             yield f"{ours} on the leaderboard: {rate}; {over}."
         if wide := [pair for pair in every if speedup_of(pair)[1] > half_width]:
             most = max(wide, key=lambda pair: speedup_of(pair)[1])
-            which = f"{most['against']} in {most['group']} {where(most)}, ± {speedup_of(most)[1]:.1%}"
-            unknown = f"{len(wide)} of {len(every)} speed-ups are not known to {half_width:.1%}"
+            which = f"{most['against']} in {most['group']} {where(most)}, ± {half_percent(speedup_of(most)[1])}"
+            unknown = f"{len(wide)} of {len(every)} speed-ups are not known to {half_percent(half_width)}"
             yield f"{ours}: {unknown}, least of all {which}; raise --processes."
 
 

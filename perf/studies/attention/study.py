@@ -12,6 +12,7 @@ from perf.harness.case import ClockName
 from perf.harness.comparison import Pilot, compare
 from perf.harness.preflight import objection
 from perf.harness.status import GOES_ON
+from perf.options import Named
 from perf.studies.attention.ahead import compile_ahead
 from perf.studies.attention.arms import Process
 from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
@@ -61,10 +62,17 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="The same.")
 @click.option("--mask", "masks", multiple=True, type=click.Choice(tuple(MASKS.values())), help="The same.")
 @click.option(
-    "--impl", "impls", multiple=True, help="Ours: NAME or module:function. Default: triton; pytorch on a CPU."
+    "--impl",
+    "impls",
+    multiple=True,
+    type=Named(check_impl),
+    help="Ours: NAME or module:function. Default: triton; pytorch on a CPU.",
 )
 @click.option(
-    "--against", multiple=True, help="The others. Default: PyTorch's that take the dtype; eager where n is short."
+    "--against",
+    multiple=True,
+    type=Named(check_impl),
+    help="The others. Default: PyTorch's that take the dtype; eager where n is short.",
 )
 @click.option("--clock", type=click.Choice(tuple(CLOCKS)), help="Default: the group's. On a CPU the wall clock.")
 @effort_options(rounds=20, processes=8, on_a_cpu=FEWEST)
@@ -92,8 +100,6 @@ def command(
     wanted = {name: allowed[name] for name in dict.fromkeys(groups or allowed)}
     try:
         wanted = drawn(wanted, seed=seed, count=count)
-        for impl in (*impls, *against):
-            check_impl(impl)
         cells = list(cells_of(wanted, clock))
         cells = narrowed(cells, seq_len=seq_lens, d=dims, mode=modes, mask=masks)
         plan = {cell: rows_of(cell, impls or wanted[cell.group].ours, against, device) for cell in cells}

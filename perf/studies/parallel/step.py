@@ -15,6 +15,7 @@ from perf.harness.comparison import ComparedArm, Pilot, compare
 from perf.harness.ranks import RankClock, Ranks
 from perf.harness.spans import Span, covered_s
 from perf.harness.status import GOES_ON, describe, refusals
+from perf.options import Named
 from perf.studies.attention.results import grouped
 from perf.studies.document import document, heading, out_option, present, write_in_parts
 from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
@@ -52,10 +53,37 @@ BUSY = 0.95
 """Share of a step from which on the step waits for the GPU alone."""
 
 
+def arm_of(name: str) -> Way:
+    """Return the way that an arm's name stands for. Raises `ValueError` for an unknown name."""
+    kind, _, rest = name.partition("/")
+    own, _, size = rest.partition("/")
+    try:
+        if kind == "ddp" and own in STRATEGIES and (bucket := float(size or 25)) > 0:
+            return "data_parallel", {"strategy": own, "bucket_size_mb": bucket, "mode": "step"}
+        if kind == "sharding" and own in SHARDINGS and not size:
+            return "sharded_optimizer", {"sharding": own}
+    except ValueError:
+        pass
+    grammar = f"ddp/{{{'|'.join(STRATEGIES)}}}[/MIB], sharding/{{{'|'.join(SHARDINGS)}}}"
+    raise ValueError(f"{name!r} was given; allowed: {grammar}")
+
+
+def other_arm(name: str) -> Way | None:
+    """Return the way that an arm's name stands for, and None for `ALONE`. Raises `ValueError` for an unknown name."""
+    return None if name == ALONE else arm_of(name)
+
+
 @click.command()
 @step_options(UNSCALED, VARIANTS)
-@click.option("--ours", multiple=True, help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.")
-@click.option("--against", multiple=True, help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}.")
+@click.option(
+    "--ours",
+    multiple=True,
+    type=Named(arm_of),
+    help=f"ddp/STRATEGY[/MIB] or sharding/SHARDING. Default: {', '.join(OURS)}.",
+)
+@click.option(
+    "--against", multiple=True, type=Named(other_arm), help=f"The same, or {ALONE}. Default: {', '.join(AGAINST)}."
+)
 @effort_options(rounds=12, processes=6, on_a_cpu=6)
 @out_option
 def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effort: Effort, out: Path) -> None:
@@ -74,7 +102,7 @@ def command(steps: Steps, ours: tuple[str, ...], against: tuple[str, ...], effor
     communication.
     """
     pairs = {
-        (mine, other): (arm_of(mine), alone(mine) if other == ALONE else arm_of(other))
+        (mine, other): (arm_of(mine), other_arm(other) or alone(mine))
         for mine, other in itertools.product(ours or OURS, against or AGAINST)
     }
     compare_pairs(pairs, steps, effort, out / "parallel-step")
@@ -100,21 +128,6 @@ def compare_pairs(pairs: Pairs, steps: Steps, effort: Effort, path: Path, part: 
 def draw(rows: list[Row], path: Path, title: str) -> None:
     """Plot the speed-ups."""
     draw_speedups(rows, "{size}, {context_length}, {world_size} ranks: {ours}".format_map, path, title)
-
-
-def arm_of(name: str) -> Way:
-    """Return the way that an arm's name stands for. Raises `click.ClickException` for an unknown name."""
-    kind, _, rest = name.partition("/")
-    own, _, size = rest.partition("/")
-    try:
-        if kind == "ddp" and own in STRATEGIES and (bucket := float(size or 25)) > 0:
-            return "data_parallel", {"strategy": own, "bucket_size_mb": bucket, "mode": "step"}
-        if kind == "sharding" and own in SHARDINGS and not size:
-            return "sharded_optimizer", {"sharding": own}
-    except ValueError:
-        pass
-    grammar = f"ddp/{{{'|'.join(STRATEGIES)}}}[/MIB], sharding/{{{'|'.join(SHARDINGS)}}}"
-    raise click.ClickException(f"{name!r} was given; allowed: {grammar}")
 
 
 def alone(name: str) -> Way:

@@ -10,6 +10,7 @@ import click
 
 from perf.harness.comparison import Pilot, compare
 from perf.harness.status import describe
+from perf.options import Named
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import OURS as MODEL
@@ -46,8 +47,17 @@ Sample = Callable[[tuple[str, ...], TrainingCase, int, int, Expected | None], Ro
 @click.option("--context", "contexts", multiple=True, type=click.IntRange(1), help="Default: 512, 1024; 64 on a CPU.")
 @click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
 @click.option("--model", default=MODEL, show_default=True, help="module:function of a model of your own.")
-@click.option("--ours", help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.")
-@click.option("--against", multiple=True, help="The same, or module:function. Default: stock PyTorch, compiled.")
+@click.option(
+    "--ours",
+    type=Named(check_arm),
+    help="PRECISION/VARIANT/ATTENTION, as in the other studies. Default: our fastest.",
+)
+@click.option(
+    "--against",
+    multiple=True,
+    type=Named(check_arm),
+    help="The same, or module:function. Default: stock PyTorch, compiled.",
+)
 @effort_options(rounds=20, processes=12, on_a_cpu=FEWEST)
 @out_option
 def command(
@@ -79,11 +89,6 @@ def command(
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
-    for name in (ours, *against):
-        try:
-            check_arm(name)
-        except ValueError as error:
-            raise click.ClickException(str(error)) from None
     sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
     contexts = contexts or ((512, 1024) if kind == "cuda" else (64,))
     cases = [TrainingCase(size, context, batch, model) for context, size in itertools.product(contexts, sizes)]

@@ -155,7 +155,7 @@ def test_an_optimizer_has_no_step_alone():
 def test_an_arm_that_cannot_be_is_one_line(name):
     done = study(*TINY, "--ours", name)
     assert done.exit_code == 1
-    assert done.output.startswith(f"Error: '{name}' was given; allowed: ddp/")
+    assert done.output.startswith(f"Error: --ours '{name}' was given; allowed: ddp/")
     assert len(done.output.splitlines()) == 1
 
 
