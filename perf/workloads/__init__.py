@@ -17,7 +17,10 @@ from perf.workloads.workload import Unavailable, Workload
 PACKAGE = "cs336_systems"
 
 NOT_INSTALLED = "which is not installed"
-"""How the reason of a case ends whose commit imports what this environment lacks."""
+"""How the reason of a case ends whose commit imports what this machine lacks."""
+
+OPTIONAL = ("triton",)
+"""Packages that torch brings to some machines only."""
 
 FORMER_MODULES = {
     "accounting.collectives.best_bucket_bytes": "accounting.buckets",
@@ -97,18 +100,23 @@ def set_in(module: str, **settings: Any) -> bool:
 def measured(module: str, name: str) -> Any:
     """Return `cs336_systems.<module>.<name>` of the measured commit. Raises `Unavailable` if the commit lacks it."""
     try:
-        return getattr(measured_module(module), name)
-    except (AttributeError, Unavailable) as error:
-        if former := FORMER_MODULES.get(f"{module}.{name}"):
-            with suppress(Unavailable):
-                return measured(former, name)
-        if isinstance(error, Unavailable):
-            raise
-        raise Unavailable(f"this commit has no {PACKAGE}.{module}.{name}") from None
+        found = measured_module(module)
+        if hasattr(found, name):
+            return getattr(found, name)
+        reason = f"this commit has no {PACKAGE}.{module}.{name}"
+    except Unavailable as error:
+        reason = str(error)
+    if former := FORMER_MODULES.get(f"{module}.{name}"):
+        with suppress(Unavailable):
+            return measured(former, name)
+    raise Unavailable(reason)
 
 
 def measured_module(module: str) -> ModuleType:
-    """Return `cs336_systems.<module>` of the measured commit. Raises `Unavailable` if the commit lacks it."""
+    """Return `cs336_systems.<module>` of the measured commit. Raises `Unavailable` if the commit lacks it.
+
+    A module that is there and cannot be imported is broken, whatever it lacks itself, but for a package of `OPTIONAL`.
+    """
     imported_as = package()
     if imported_as in sys.modules and sys.modules[imported_as] is None:  # see harness.measure.pin_package
         raise Unavailable(f"this commit has no package {PACKAGE}")
@@ -116,6 +124,8 @@ def measured_module(module: str) -> ModuleType:
         return importlib.import_module(f"{imported_as}.{module}")
     except ModuleNotFoundError as error:
         missing = str(error.name)
-        if missing.partition(".")[0] == imported_as:
+        if f"{imported_as}.{module}.".startswith(f"{missing}."):
             raise Unavailable(f"this commit has no module {PACKAGE}{missing.removeprefix(imported_as)}") from None
-        raise Unavailable(f"{PACKAGE}.{module} needs {missing}, {NOT_INSTALLED}") from None
+        if missing.partition(".")[0] in OPTIONAL:
+            raise Unavailable(f"{PACKAGE}.{module} needs {missing}, {NOT_INSTALLED}") from None
+        raise
