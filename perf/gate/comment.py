@@ -36,13 +36,15 @@ def comment(report: Report) -> str:
     ]
     if worse := [verdict for verdict in verdicts if verdict.is_bad]:
         parts.append(_table(worse))
+    if suspects := report.judgement.suspects:
+        parts.append(_table(suspects))
     if report.differences:
         lines = "\n".join(f"- {code(key)}: {code(clause)}" for key, clause in report.differences)
         parts.append(folded(f"Warning: {different_results(report)}", lines))
     if accepted := [verdict for verdict in verdicts if verdict.accepted]:
         parts.append(folded(f"accepted ({len(accepted)})", _table(accepted)))
     for word in _FOLDED:
-        if rows := [verdict for verdict in verdicts if verdict.word == word]:
+        if rows := [verdict for verdict in verdicts if verdict.word == word and verdict not in suspects]:
             parts.append(folded(f"{word} ({len(rows)})", _table(rows)))
     facts = "\n".join(f"- {name}: {code(value)}" for name, value in conditions(report))
     parts.append(folded("How this was measured, and how to repeat it", facts))

@@ -101,11 +101,23 @@ class Judgement:
 
     @property
     def exit_status(self) -> int:
-        """0: no regression; 1: a regression; 2: no row is left, or no time, or no peak memory, could be judged."""
+        """0: no regression; 1: a regression; 2: no row is left, a suspect is, or no time or peak memory was judged."""
         if any(verdict.is_bad for verdict in self.believed):
             return 1
         are_gone = all(verdict.word == "GONE" for verdict in self.verdicts)  # of none too
-        return 2 if self.contaminated or self.undecided or are_gone else 0
+        return 2 if self.contaminated or self.undecided or self.suspects or are_gone else 0
+
+    @property
+    def suspects(self) -> tuple[Verdict, ...]:
+        """Times that are slower by more than is negligible, where the budget ended before that was confirmed."""
+        return tuple(
+            verdict
+            for verdict in self.verdicts
+            if self.cut_short
+            and verdict.word == "AMBIGUOUS"
+            and None not in (verdict.low, verdict.negligible)
+            and (verdict.low or 0.0) > (verdict.negligible or 0.0)
+        )
 
     @property
     def undecided(self) -> set[Quantity]:
@@ -170,7 +182,7 @@ class Report:
 
     @property
     def exit_status(self) -> int:
-        """0: no regression; 1: a regression, or HEAD's tests fail; 2: nothing could be judged."""
+        """0: no regression; 1: a regression, or HEAD's tests fail; 2: nothing could be judged, or a suspect is left."""
         if not self.tests_passed:
             return 1
         return 0 if self.reaches_none else self.judgement.exit_status

@@ -38,6 +38,9 @@ def headline(report: Report) -> str:
     counts = Counter(verdict.word for verdict in judgement.verdicts if not verdict.accepted)
     if report.reaches_none:
         return f"Nothing can be worse: the change reaches none of {len(report.unreached.skipped)} rows"
+    if report.exit_status == 2 and judgement.suspects:
+        count = len(judgement.suspects)
+        return f"{count} row{' looks' if count == 1 else 's look'} slower, and the budget ended before it was confirmed"
     if report.exit_status == 2:
         quantities = {verdict.quantity for verdict in judgement.verdicts}
         of_one = judgement.undecided if judgement.undecided < quantities else ()
@@ -45,7 +48,8 @@ def headline(report: Report) -> str:
         ambiguous = sum(
             verdict.word == "AMBIGUOUS" and verdict.quantity in judgement.undecided for verdict in judgement.verdicts
         )
-        return f"{subject} could be judged" + (f": {ambiguous} rows are ambiguous" if ambiguous else "")
+        are = "row is" if ambiguous == 1 else "rows are"
+        return f"{subject} could be judged" + (f": {ambiguous} {are} ambiguous" if ambiguous else "")
     accepted = sum(verdict.word in BAD for verdict in judgement.verdicts if verdict.accepted)
     others = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
     clauses = [
@@ -81,19 +85,18 @@ def to_do(report: Report) -> str:
 
 
 def _to_judge(report: Report) -> str:
-    """Tell what to do about a report that judges nothing: time helps those rows alone that lack nothing else."""
+    """Tell what to do about a report that judges nothing: time helps rows that it ended, if they lack nothing else."""
     verdicts = report.judgement.verdicts
     if verdicts and all(verdict.word == "GONE" for verdict in verdicts):
         return "Select rows that head still has (-b)."
     undecided = [verdict for verdict in verdicts if verdict.word == "AMBIGUOUS"]
     lacking = [*(reason for reason, _ in report.without), *(verdict.reason for verdict in undecided)]
-    time_helps = OUT_OF_TIME in lacking or any(
-        verdict.quantity == "time" and (verdict.base is not None or verdict.reason.startswith(UNMEASURED))
-        for verdict in undecided
-    )
-    if lacking and not time_helps:
-        return f"Make these rows run here, or select others (-b): {lacking[0]}."
-    return "Allow more time (--budget), or select fewer rows (-b)."
+    never_visited = any(verdict.quantity == "time" and verdict.reason.startswith(UNMEASURED) for verdict in undecided)
+    if not lacking or report.judgement.cut_short or OUT_OF_TIME in lacking or never_visited:
+        return "Allow more time (--budget), or select fewer rows (-b)."
+    if any(verdict.quantity == "time" and verdict.change is not None for verdict in undecided):
+        return "More time decides nothing: changes or noise are as large as what is negligible in these rows."
+    return f"Make these rows run here, or select others (-b): {lacking[0]}."
 
 
 def different_results(report: Report) -> str:

@@ -45,7 +45,7 @@ def report(*verdicts: Verdict, **changes: Any) -> Report:
     whole: dict[str, Any] = {
         "base": {"commit": "1a2b3c4d" + 32 * "0", "subject": "The kernel before"},
         "head": {"commit": "5e6f7a8b" + 32 * "0", "subject": "The kernel after"},
-        "judgement": Judgement(verdicts, changes.pop("contaminated", "")),
+        "judgement": Judgement(verdicts, changes.pop("contaminated", ""), cut_short=changes.pop("cut_short", 0)),
         "without": (),
         "device": {"name": "NVIDIA H200", "driver": "580.159.04"},
         "software": {"torch": "2.11.0", "triton": "3.6.0"},

@@ -8,6 +8,7 @@ from perf.gate.wording import cells, change, headline, in_order, to_do
 from tests.gate.reports import KEY, memory, report, verdict
 
 SAME = verdict("SAME", change=0.0001, low=-0.001, high=0.001)
+SUSPECT = verdict("AMBIGUOUS", negligible=0.01)  # 2.9 % at least
 NO_GPU = "needs a CUDA GPU"
 
 
@@ -20,7 +21,11 @@ NO_GPU = "needs a CUDA GPU"
         (report(verdict("SLOWER"), memory("LARGER", 1, 2), verdict("BROKEN")), 1, ("1 broken, 1 slower, 1 larger",)),
         (report(verdict("SLOWER", accepted="why"), SAME), 0, ("Nothing is worse", "1 worse and accepted")),
         (report(verdict("AMBIGUOUS"), SAME), 0, ("1 ambiguous", "1 same")),
-        (report(verdict("AMBIGUOUS")), 2, ("Nothing could be judged",)),
+        (report(verdict("AMBIGUOUS")), 2, ("Nothing could be judged: 1 row is ambiguous",)),
+        (report(SUSPECT, SAME), 0, ("Nothing is worse",)),
+        (report(SUSPECT, SAME, cut_short=1), 2, ("1 row looks slower, and the budget ended",)),
+        (report(verdict("AMBIGUOUS", negligible=0.03), SAME, cut_short=1), 0, ("1 cut short",)),
+        (report(SUSPECT, verdict("SLOWER"), cut_short=1), 1, ("1 slower",)),
         (report(verdict("AMBIGUOUS"), memory("SAME", 1, 1)), 2, ("No time could be judged",)),
         (report(SAME, verdict("AMBIGUOUS", quantity="peak_memory")), 2, ("No peak memory could be judged",)),
         (report(), 2, ("Nothing could be judged",)),
@@ -44,7 +49,9 @@ def test_the_headline_and_the_exit_status_agree(made, status, words):
         (report(without=((NO_GPU, 51),)), False),
         (report(without=((NO_GPU, 51), (OUT_OF_TIME, 2))), True),
         (report(without=((OUT_OF_TIME, 2),)), True),
-        (report(verdict("AMBIGUOUS"), without=((NO_GPU, 51),)), True),
+        (report(verdict("AMBIGUOUS"), without=((NO_GPU, 51),), cut_short=1), True),
+        (report(SUSPECT, SAME, cut_short=1), True),
+        (report(verdict("AMBIGUOUS")), False),
         (report(verdict("AMBIGUOUS", base=None, reason=NO_GPU)), False),
         (report(SAME, verdict("AMBIGUOUS", quantity="peak_memory", reason="differs by process")), False),
         (report(verdict("AMBIGUOUS", base=None, reason=f"{UNMEASURED}: base and head")), True),
