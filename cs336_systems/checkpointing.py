@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
+from cs336_systems import private
 from cs336_systems.configs import Checkpointing
-from cs336_systems.distributed import private
 from cs336_systems.offload import Offload
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cs336_systems.distributed import private
+from cs336_systems import private
 from cs336_systems.distributed.collectives import (
     AverageOfRows,
     Traffic,

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cs336_systems.distributed import private
+from cs336_systems import private
 from cs336_systems.distributed.process_group import global_rank
 
 Item = TypeVar("Item")
@@ -39,8 +39,12 @@ class FastCalls(NamedTuple):
 
 
 FAST_CALLS = {
-    ("nccl", "cuda"): FastCalls(True, True, True, True, True),
-    ("gloo", "cpu"): FastCalls(False, True, False, True, True, True),
+    ("nccl", "cuda"): FastCalls(
+        averages=True, coalesces_all_reduces=True, launches_together=True, moves_shards=True, coalesces_gathers=True
+    ),
+    ("gloo", "cpu"): FastCalls(
+        coalesces_all_reduces=True, moves_shards=True, coalesces_gathers=True, exchanges_sooner=True
+    ),
 }
 """Fast calls by backend and device type. All other pairs have plain calls only; torch 2.11 to 2.15 refuses
 `allreduce_coalesced` for gloo with CUDA tensors."""

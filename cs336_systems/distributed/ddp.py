@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from cs336_systems.distributed import private
+from cs336_systems import private
 from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
 from cs336_systems.distributed.collectives import (
     Average,

@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
 
+from cs336_systems import private
 from cs336_systems.checks import is_int
-from cs336_systems.distributed import private
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
 from cs336_systems.distributed.buckets import tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm

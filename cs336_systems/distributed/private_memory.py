@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from cs336_systems.distributed.private import whole_group
+from cs336_systems.private import whole_group
 
 _rendezvous: list[tuple[str, "weakref.ref[dist.ProcessGroup]"]] = []
 """Name and group of every `peer_memory` of this process."""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from cs336_systems.distributed import private
+from cs336_systems import private
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.utils.hooks import RemovableHandle
 
+from cs336_systems import private
 from cs336_systems.differentiation import require_one_derivative
-from cs336_systems.distributed import private
 from cs336_systems.distributed.collectives import fill, first_rows, grouped, start_gathers
 from cs336_systems.distributed.peer_copies import PeerCopies
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cs336_systems import private
 from cs336_systems.checks import is_number
-from cs336_systems.distributed import private
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
 
 

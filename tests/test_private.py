@@ -10,7 +10,7 @@ import torch._dynamo  # imported first, because it looks up the names that the t
 import torch.distributed as dist
 from torch import nn
 
-from cs336_systems.distributed import private
+from cs336_systems import private
 from cs336_systems.distributed.collectives import run_together
 from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
