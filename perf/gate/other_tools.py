@@ -18,6 +18,9 @@ from perf.gate.variance import Bools, Floats
 
 SAMPLES = 60  # per process
 
+Rule = Callable[[Floats, Floats], Bools]
+"""Maps samples of two commits to the rows that it calls slower."""
+
 
 @dataclass(frozen=True)
 class OneArm:
@@ -64,34 +67,20 @@ def asv_compare(base: Floats, head: Floats, factor: float = 1.1) -> Bools:
     return apart
 
 
-def asv_compare_at_one_percent(base: Floats, head: Floats) -> Bools:
-    """Apply `asv compare --factor 1.01`, the setting for detecting 2 %."""
-    return asv_compare(base, head, factor=1.01)
-
-
-def t_test(base: Floats, head: Floats) -> Bools:
-    """Apply Student's two-sided t-test at 5 %."""
-    return _t_test(base, head, 0.0)
-
-
-def t_test_beyond_one_percent(base: Floats, head: Floats) -> Bools:
-    """Apply the t-test to a slow-down of more than 1 %."""
-    return _t_test(base, head, np.log(1.01))
-
-
-def _t_test(base: Floats, head: Floats, floor: float) -> Bools:
+def t_test(base: Floats, head: Floats, floor: float = 0.0) -> Bools:
+    """Apply Student's two-sided t-test at 5 % to a slow-down of more than `floor`, a log ratio."""
     error = np.sqrt((base.var(-1, ddof=1) + head.var(-1, ddof=1)) / base.shape[-1])
     return (head.mean(-1) - base.mean(-1) - floor) / error > stats.t.isf(0.025, 2 * base.shape[-1] - 2)
 
 
-def one_after_another(noise: OneArm, reports: int, rule: Callable[[Floats, Floats], Bools], seed: int = 0) -> Rate:
+def one_after_another(noise: OneArm, reports: int, rule: Rule, seed: int = 0) -> Rate:
     """Simulate reports of identical code, one process per commit; count those with a slow-down by `rule`."""
     drawn = (noise.draw(count, ROWS, rng) for count, rng in chunks(reports, seed))
     return Rate(sum(int(rule(base, head).any(-1).sum()) for base, head in drawn), reports)
 
 
 def detected_one_after_another(
-    noise: OneArm, reports: int, slow_down: float, rule: Callable[[Floats, Floats], Bools], seed: int = 0
+    noise: OneArm, reports: int, slow_down: float, rule: Rule, seed: int = 0
 ) -> dict[str, Rate]:
     """Return the rate at which `rule` detects a slow-down by this share, by kind."""
     base, head = noise.draw(reports, len(noise.kinds), np.random.default_rng(seed))

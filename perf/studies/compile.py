@@ -15,11 +15,11 @@ from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
 from perf.studies import figures
-from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import any_result, conclude, document, heading, out_option, write_in_parts
 from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
 from perf.studies.progress import progress
 from perf.studies.rows import Row
+from perf.studies.workspaces import workspaces
 from perf.tables import text_table
 from perf.workloads.transformer_training import Training
 from perf.workloads.workload import Workload
@@ -90,7 +90,7 @@ def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[Row]:
     from perf.workloads import build
 
     if device_kind() == "cuda":
-        held_workspaces()  # starts cuBLAS in both threads, which would otherwise count as the first row's first calls
+        workspaces()  # starts cuBLAS in both threads, which would otherwise count as the first row's first calls
     for seq_len, d in progress(shapes, unit="shape"):
         for impl, variant in {"reference": "eager", "reference_compiled": "compiled"}.items():
             row: Row = {"part": "attention", "seq_len": seq_len, "d": d, "variant": variant, "status": "ok"}

@@ -9,10 +9,10 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.attention.memory import held_workspaces
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Models, Setting, bench, device_kind, largest_that_fits, model_options, rows_of
 from perf.studies.rows import Row
+from perf.studies.workspaces import workspaces
 from perf.units import GIB, mib
 from perf.workloads.transformer_training import PHASES, Training
 
@@ -38,7 +38,7 @@ def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     whole = kept(measured, device_kind(), out / "end-to-end.json")
     sentences = list(largest_that_fits(settings))
     if any("peak_bytes" in row and "predicted_bytes" in row for row in whole["rows"]):
-        sentences.insert(0, about_peaks(held_workspaces()))
+        sentences.insert(0, about_peaks(workspaces()))
     title = f"Batch {models.batch}, {warm_up} warm-up steps, mean ± standard deviation of {steps} steps, ms"
     present(whole, title, shown(whole["rows"]), sentences)
     draw(whole["rows"], out / "end-to-end.png", heading(whole))

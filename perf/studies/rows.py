@@ -304,3 +304,11 @@ def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
         for field in kinds.keys() & row.keys():
             if not matches(row[field], kinds[field]):
                 yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {written(kinds[field])}"
+
+
+def grouped(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
+    """Yield the rows with the same values of `names`, in the order of their first row."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    yield from groups.items()

@@ -120,7 +120,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "factor": factor,
     "times": times,
     "scientific": scientific,
-    "digits": digits,
     "exponent": exponent,
     "gib": gib,
     "mib": mib,

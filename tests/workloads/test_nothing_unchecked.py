@@ -48,7 +48,7 @@ HOLDERS = {
     "perf/harness/injection.py": "how fast the device spins, for a planted slow-down",
     "perf/harness/supervisor.py": "how long a run took",
     "perf/commands/case_profile.py": "a profile that is shown, with no number kept",
-    "perf/studies/attention/study.py": "a function of this name that visits a cell of that worker",
+    "perf/studies/attention/comparing.py": "a function of this name that visits a cell of that worker",
     "perf/studies/clock.py": "do_bench, the other stopwatch that ours are set beside; held to the floor too",
     "perf/studies/kernels/profiling.py": "which kernels ran; the study checks the step and holds its busy time",
 }

@@ -235,3 +235,13 @@ def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
         return GROUPS
     here: dict[str, Any] = {} if on_gpu else {"dtypes": ("float32",), "clock": "wall", "ours": ("pytorch",)}
     return {name: replace(group, **here | _TINY[name]) for name, group in GROUPS.items()}
+
+
+def drawn(groups: dict[str, CellGroup], **given: int | None) -> dict[str, CellGroup]:
+    """Return the groups, the drawn ones with the given parameters. Raises `ValueError` if none is drawn."""
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    samples = {name: replace(group, **changes) for name, group in groups.items() if isinstance(group, Drawn)}
+    if changes and not samples:
+        name, value = next(iter(changes.items()))
+        raise ValueError(f"--{name} {value} was given; allowed: with --group random")
+    return groups | samples

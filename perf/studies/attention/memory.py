@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, write
 from perf.studies.lm import device_kind, refusal, tiny_option
-from perf.studies.memory.recording import workspaces
 from perf.studies.progress import progress
 from perf.studies.rows import AttentionMemoryRow, Row
+from perf.studies.workspaces import workspaces
 from perf.tables import prose, text_table
 from perf.units import GIB, memory, mib
 
@@ -50,7 +49,7 @@ def command(
     os.environ.setdefault(*ALLOCATOR)  # before torch is imported
     first = 1 if size else None
     cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
-    held = held_workspaces() if device_kind() == "cuda" else None
+    held = workspaces() if device_kind() == "cuda" else None
     path = out / "attention-memory.json"
     whole = kept(_rows(batch, cells, beyond and not size), device_kind(), path, has_results=bool)  # predicted, too
     whole |= {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
@@ -81,14 +80,6 @@ def predicted(batch: int, seq_len: int, d: int) -> dict[str, int]:
 def first_that_fails(batch: int, d: int, memory_bytes: float) -> int:
     """Return the shortest power of two whose forward and backward need more memory."""
     return next(n for n in (2**k for k in range(4, 40)) if max(predicted(batch, n, d).values()) > memory_bytes)
-
-
-def held_workspaces() -> dict[str, int]:
-    """Return `workspaces()`, which allocates those of both threads, so that no row includes them."""
-    with warnings.catch_warnings():
-        # From autograd's thread, whose first kernel is a product; cuBLAS sets the context and goes on.
-        warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
-        return workspaces()
 
 
 def about(held: dict[str, int]) -> str:

@@ -11,7 +11,7 @@ from perf.studies import speedup_figure
 from perf.studies.attention import sample_figure
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import EVERY_D
-from perf.studies.rows import Row
+from perf.studies.rows import Row, grouped
 from perf.studies.speedups import (
     FEWEST,
     Effort,
@@ -216,11 +216,3 @@ def worst_of(pairs: list[Pair]) -> tuple[float, float, Pair]:
     """Return the smallest speed-up, its half-width and its pair."""
     pair = min(pairs, key=lambda pair: speedup_of(pair)[0])
     return *speedup_of(pair), pair
-
-
-def grouped(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
-    """Yield the rows with the same values of `names`, in the order of their first row."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    yield from groups.items()

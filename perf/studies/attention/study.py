@@ -1,26 +1,21 @@
 """Compare our attention with all others in PyTorch."""
 
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.harness.case import ClockName
-from perf.harness.comparison import Pilot, compare
-from perf.harness.preflight import objection
-from perf.harness.status import GOES_ON
 from perf.options import Named
 from perf.studies.attention.ahead import compile_ahead
 from perf.studies.attention.arms import Process
-from perf.studies.attention.cells import CLOCKS, MASKS, C, Cell, cells_of, narrowed, peers_of
-from perf.studies.attention.groups import GROUPS, MODES, CellGroup, Drawn, document_of, groups_of
-from perf.studies.attention.results import NOT_MEASURED, answers, draw, processes_wanted, shown, timed
-from perf.studies.document import conclude, document, heading, out_option, write_in_parts
+from perf.studies.attention.cells import CLOCKS, MASKS, Cell, cells_of, narrowed, peers_of
+from perf.studies.attention.comparing import measure, start
+from perf.studies.attention.groups import GROUPS, MODES, document_of, drawn, groups_of
+from perf.studies.attention.results import NOT_MEASURED, answers, draw, shown, timed
+from perf.studies.document import conclude, heading, out_option, write_in_parts
 from perf.studies.lm import Device, device_kind, tiny_option
-from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention_impls import check_impl
@@ -123,16 +118,6 @@ def documents_of(whole: dict[str, Any], folder: Path) -> dict[Path, dict[str, An
     return {folder / f"{name}.json": whole | {"rows": rows} for name, rows in documents.items()}
 
 
-def drawn(groups: dict[str, CellGroup], **given: int | None) -> dict[str, CellGroup]:
-    """Return the groups, the drawn ones with the given parameters. Raises `ValueError` if none is drawn."""
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    samples = {name: replace(group, **changes) for name, group in groups.items() if isinstance(group, Drawn)}
-    if changes and not samples:
-        name, value = next(iter(changes.items()))
-        raise ValueError(f"--{name} {value} was given; allowed: with --group random")
-    return groups | samples
-
-
 def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device: Device) -> list[Row]:
     """Return a row for each arm of a cell, ours first. Raises `ValueError` for an arm on both sides."""
     for both in set(impls) & set(against):
@@ -142,51 +127,3 @@ def rows_of(cell: Cell, impls: tuple[str, ...], against: tuple[str, ...], device
         raise ValueError(f"--impl {', '.join(impls)} was given; allowed: with --against, as no other takes the cell")
     arms = [*dict.fromkeys((impl, "ours") for impl in impls), *dict.fromkeys((impl, "against") for impl in others)]
     return [cell.axes() | {"impl": impl, "role": role, "status": NOT_MEASURED, "samples_s": []} for impl, role in arms]
-
-
-def start(process: Process, rows: list[Row]) -> dict[str, Any]:
-    """Return the document that holds `rows`. Raises `click.ClickException` where nothing can be measured."""
-    greeting = process.greeting()
-    if reason := objection(greeting["troubles"]):
-        raise click.ClickException(reason)
-    return document(process.device, rows) | {name: greeting[name] for name in ("device", "ceilings")}
-
-
-def measure(process: Process, plan: dict[C, list[Row]], effort: Effort) -> Iterator[None]:
-    """Add samples to the rows of each cell; yield after each visit to a cell.
-
-    After the pilot each cell is visited as often as the scatter of its speed-ups demands.
-    """
-    until = Pilot[C](FEWEST, effort.processes, lambda cell: processes_wanted(plan[cell], effort))
-
-    def in_a_process(cells: Sequence[C], number: int) -> Iterator[None]:
-        bar.total = sum(until.number_of) or bar.total
-        for cell in cells:
-            bar.set_postfix_str(f"{cell.group} {cell.seq_len} {cell.d} {cell.mode}, process {number + 1}")
-            visit(process, cell, plan[cell], effort.rounds, number)
-            bar.update()
-            yield
-        process.end()
-
-    with progress(total=min(FEWEST, effort.processes) * len(plan), unit="cell") as bar:
-        yield from compare(list(plan), until, in_a_process)
-
-
-def visit(process: Process, cell: Cell, rows: list[Row], rounds: int, number: int) -> None:
-    """Add the samples of one process to a cell's rows; check each arm once."""
-    alive = [row for row in rows if row["status"] in (*GOES_ON, NOT_MEASURED)]
-    if {row["role"] for row in alive} != {"ours", "against"}:
-        return  # nothing is left to compare
-    first = number % len(alive)
-    by_name = {row["impl"]: row for row in (*alive[first:], *alive[:first])}
-    unchecked = [impl for impl, row in by_name.items() if "error" not in row]
-    for impl, reply in process.take_turns(cell, list(by_name), unchecked, rounds).items():
-        row = by_name[impl]
-        row |= {name: reply[name] for name in ("flops", "error") if name in reply}
-        if reply["status"] == "ok":
-            row |= {"status": "ok", "reason": ""}
-            row["samples_s"].append(reply["samples_s"])
-            if "sm_mhz" in reply:
-                row.setdefault("sm_mhz", []).append(reply["sm_mhz"])
-        elif reply["status"] != "throttled" or not row["samples_s"]:
-            row |= {"status": reply["status"], "reason": reply["reason"]}

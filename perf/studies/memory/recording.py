@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,33 +87,6 @@ def gradient_addresses(train: Any) -> dict[int, str]:
         for name, parameter in train.model.named_parameters()
         if parameter.grad is not None
     }
-
-
-def workspaces() -> dict[str, int]:
-    """Return `torch.cuda.memory_allocated()` at first, after a product, and after a backward.
-
-    cuBLAS allocates a workspace for each thread and stream with the first product there, and keeps it; the backward
-    has a thread of its own. Workspaces are freed first, so that the result does not depend on earlier work.
-    """
-    import torch
-
-    if clear := getattr(torch._C, "_cuda_clearCublasWorkspaces", None):
-        clear()
-    else:
-        warnings.warn("this torch cannot free cuBLAS workspaces: earlier ones are not counted", stacklevel=2)
-    sizes = {"before_bytes": torch.cuda.memory_allocated()}
-    x = torch.ones(128, 128, device="cuda", requires_grad=True)
-    y = x @ x
-    torch.cuda.synchronize()
-    sizes["after_product_bytes"] = torch.cuda.memory_allocated() - _sizes(x, y)
-    y.sum().backward()
-    torch.cuda.synchronize()
-    sizes["after_backward_bytes"] = torch.cuda.memory_allocated() - _sizes(x, y, x.grad)
-    return sizes
-
-
-def _sizes(*tensors: Any) -> int:
-    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 def _on_gpu(phases: Iterator[str], snapshot: Path | None) -> Recording:

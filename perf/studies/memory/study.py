@@ -13,10 +13,10 @@ from perf.studies.memory.recording import (
     held_bytes,
     record,
     whole_step,
-    workspaces,
 )
 from perf.studies.memory.timeline import draw, summary
 from perf.studies.rows import Row
+from perf.studies.workspaces import workspaces
 from perf.tables import text_table
 from perf.units import memory
 from perf.workloads import measured

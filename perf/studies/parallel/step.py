@@ -16,12 +16,11 @@ from perf.harness.ranks import RankClock, Ranks
 from perf.harness.spans import Span, covered_s
 from perf.harness.status import GOES_ON, describe, refusals
 from perf.options import Named
-from perf.studies.attention.results import grouped
 from perf.studies.document import document, heading, out_option, present, write_in_parts
 from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
 from perf.studies.progress import progress
-from perf.studies.rows import ParallelStepRow, Row
+from perf.studies.rows import ParallelStepRow, Row, grouped
 from perf.studies.speedup_figure import draw as draw_speedups
 from perf.studies.speedups import (
     FEWEST,

@@ -7,8 +7,9 @@ from typing import Any
 
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import document_of
-from perf.studies.attention.results import Pair, by_d, grouped, nearest, shape, tflops, timed, worst_of
+from perf.studies.attention.results import Pair, by_d, nearest, shape, tflops, timed, worst_of
 from perf.studies.on_file import some
+from perf.studies.rows import grouped
 from perf.studies.speedups import best, factor, geometric_mean, milliseconds, speedup_of, with_interval
 from perf.units import digits
 from perf.writeup.answers.rows import Answer, Documents, Row

@@ -93,7 +93,7 @@ def test_the_allocator_is_chosen_before_torch_is_there_to_read_it():
 
 @pytest.mark.gpu
 def test_the_first_row_is_the_prediction_and_leaves_nothing_behind():
-    memory.held_workspaces()
+    memory.workspaces()
     gc.collect()
     before = torch.cuda.memory_allocated()
     assert memory.measured_bytes(8, 256, 16) == {"measured": predicted(8, 256, 16), "status": "ok", "reason": ""}

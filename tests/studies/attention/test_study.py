@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from perf.__main__ import main
 from perf.harness.comparison import Comparer
 from perf.harness.status import describe
-from perf.studies.attention import arms, results, study
+from perf.studies.attention import arms, comparing, results
 from perf.studies.attention.cells import SCORES_BYTES, Cell, cells_of, min_bytes, narrowed, peers_of, scores_bytes
 from perf.studies.attention.groups import GROUPS, document_of, groups_of
 from perf.studies.speedups import FEWEST, Effort
@@ -266,7 +266,7 @@ def plan_of(*modes):
 
 def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once():
     plan, process = plan_of("forward", "backward"), FakeProcess()
-    assert len(list(study.measure(process, plan, Effort(2, 9, 0.02)))) == FEWEST * 2
+    assert len(list(comparing.measure(process, plan, Effort(2, 9, 0.02)))) == FEWEST * 2
     assert process.log == [
         *[("forward", "abc", "abc"), ("backward", "abc", "abc"), "end"],
         *[("forward", "bca", ""), ("backward", "bca", ""), "end"],
@@ -279,7 +279,7 @@ def test_every_process_visits_all_cells_with_another_arm_first_and_checks_once()
 def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     hot = {"status": "throttled", "reason": "the GPU slowed itself down: power brake"}
     plan, process = plan_of("forward"), FakeProcess(b={"status": "wrong", "reason": "dq differs"}, c=hot)
-    list(study.measure(process, plan, Effort(2, 3, 0.02)))
+    list(comparing.measure(process, plan, Effort(2, 3, 0.02)))
     (rows,) = plan.values()
     assert [describe(row) for row in rows] == [
         "ok",
@@ -288,14 +288,14 @@ def test_an_arm_that_failed_is_asked_no_more_and_a_hot_gpu_fails_nothing():
     ]
     assert [entry[1] for entry in process.log if entry != "end"] == ["abc", "ca", "ac"]
     process.replies = {"c": {"status": "ok", "reason": "", "samples_s": [1.0]}}
-    study.visit(process, TINY, rows, 2, 0)
+    comparing.visit(process, TINY, rows, 2, 0)
     assert rows[2]["status"] == "ok"
     process.replies = {"c": hot}
-    study.visit(process, TINY, rows, 2, 0)
+    comparing.visit(process, TINY, rows, 2, 0)
     assert (rows[2]["status"], rows[2]["samples_s"]) == ("ok", [[1.0]])
     process.log.clear()
     rows[0]["status"] = "error"
-    study.visit(process, TINY, rows, 2, 0)
+    comparing.visit(process, TINY, rows, 2, 0)
     assert not process.log, "nothing is left to compare"
 
 
@@ -304,7 +304,7 @@ def test_nothing_is_measured_beside_other_work(monkeypatch):
     process = FakeProcess()
     process.greeting = lambda: {"troubles": ["process 7 uses GPU 0: stop it first"]}
     with pytest.raises(click.ClickException, match="nothing is measured: process 7 uses GPU 0"):
-        study.start(process, [])
+        comparing.start(process, [])
 
 
 def test_pairs_are_ours_with_each_of_the_others_of_the_same_cell():

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from perf.harness.status import describe
 from perf.studies.attention.cells import MASKS
-from perf.studies.attention.results import Pair, grouped, shape, timed, within_mode
-from perf.studies.rows import Row
+from perf.studies.attention.results import Pair, shape, timed, within_mode
+from perf.studies.rows import Row, grouped
 from perf.studies.speedups import geometric_mean, milliseconds, speedup_of, with_interval
 from perf.tables import text_table
 from perf.units import digits

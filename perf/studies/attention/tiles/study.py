@@ -9,9 +9,9 @@ import click
 
 from perf.studies.attention.arms import Process
 from perf.studies.attention.cells import MASKS, narrowed
-from perf.studies.attention.groups import groups_of
+from perf.studies.attention.comparing import measure, start
+from perf.studies.attention.groups import drawn, groups_of
 from perf.studies.attention.results import NOT_MEASURED
-from perf.studies.attention.study import drawn, measure, start
 from perf.studies.attention.tiles.compiling import compile_all
 from perf.studies.attention.tiles.kernels import (
     KERNELS,

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.status import describe, read
+from perf.studies.attention.comparing import visit
 from perf.studies.attention.results import NOT_MEASURED
-from perf.studies.attention.study import visit
 from perf.studies.attention.tiles import study
 from perf.studies.attention.tiles.kernels import TileCell
 
