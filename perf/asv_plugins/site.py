@@ -112,8 +112,11 @@ class OverviewSite(Pages, OutputPublisher):
             newer = None if last is None else site.newer.get(site.hashes[last])
             hardware = site.hardware(name)
             picture = speedups.picture(attention.collect(site, name).measured)
+            failing = site.failing(name)
             machines.append(
-                overview_page.MachineOverview(name, hardware, measured, reports, skipped, changed, newer, picture)
+                overview_page.MachineOverview(
+                    name, hardware, measured, reports, skipped, changed, newer, picture, failing
+                )
             )
         changes = [machine.changed for machine in machines]
         return {

@@ -20,7 +20,8 @@ from perf.harness.case import Case, case_key
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
-from perf.harness.suite import NOT_APPLICABLE, cases_of
+from perf.harness.status import NOT_APPLICABLE
+from perf.harness.suite import cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
 from perf.harness.working_tree import ROOT
 from perf.options import command_line

@@ -18,7 +18,7 @@ from perf.gate.report import RECORDS
 from perf.harness import device, records
 from perf.harness.case import case_key
 from perf.harness.records import CaseResult
-from perf.harness.suite import NOT_APPLICABLE
+from perf.harness.status import NOT_APPLICABLE
 from perf.options import nearby
 from perf.printable import collapsed, printable_lines, shortened
 from perf.selection import asv_classes

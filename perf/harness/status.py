@@ -24,6 +24,9 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 GOES_ON: tuple[Status, ...] = ("ok", "throttled")
 """Statuses of a visit after which its case is visited again; every other status ends the case."""
 
+NOT_APPLICABLE: tuple[Status, ...] = ("unavailable", "out_of_memory")
+"""Statuses that asv shows as n/a; every other failure fails the asv case, and asv exits with status 2."""
+
 ANSWERED: tuple[Status, ...] = ("ok", "out_of_memory")
 """Statuses that answer a question about time or memory: with a number, or that it does not fit."""
 

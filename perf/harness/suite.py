@@ -18,7 +18,7 @@ from perf.harness.case import Case, case_key
 from perf.harness.declaration import problem_of_class
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress, say
-from perf.harness.status import Status, describe
+from perf.harness.status import NOT_APPLICABLE, describe
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
 # The environment plugin, in asv's own process, sets these variables for every process that asv starts.
@@ -30,9 +30,6 @@ RECORDS = "PERF_RECORDS"
 
 PROGRESS = "PERF_PROGRESS"
 """A file that writes to asv's terminal."""
-
-NOT_APPLICABLE: tuple[Status, ...] = ("unavailable", "out_of_memory")
-"""Statuses that asv shows as n/a; every other failure fails the asv case, and asv exits with status 2."""
 
 HUNG_AFTER = 0.3
 """Fraction of asv's `timeout` (seconds without output) after which a visit counts as hung, before asv's own limit."""

@@ -10,6 +10,7 @@ from typing import Any
 from perf.gate.evidence import Outcome
 from perf.harness import records
 from perf.harness.records import CaseResult
+from perf.harness.status import NOT_APPLICABLE
 from perf.machines import num_gpus, of_one_gpu
 from perf.site import pages, recorded
 
@@ -108,6 +109,11 @@ class Site:
     def cells(self, machine: str) -> dict[str, list[NewestCell]]:
         """Return every case at its newest commit with records, by class."""
         return cells_of((commit, self.results(machine, commit)) for commit in self.commits(machine))
+
+    def failing(self, machine: str) -> list[CaseResult]:
+        """Return the results of cases that failed at the newest commit that tried them, and are not merely n/a."""
+        every = (cell.result for cells in self.cells(machine).values() for cell in cells)
+        return [one for one in every if one.status not in ("ok", *NOT_APPLICABLE)]
 
     def results(self, machine: str, commit: str) -> list[CaseResult]:
         """Read a commit's results, but for cases that today's class of that name has not: other axes, other values."""

@@ -63,6 +63,20 @@ def test_each_case_is_of_its_newest_commit(tmp_path: Path, monkeypatch: Any) -> 
     assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "c")] * 8
 
 
+def test_a_case_that_failed_at_its_newest_commit_is_failing_unless_it_is_only_unavailable(tmp_path: Path) -> None:
+    steps.write_records(tmp_path, steps.phases(), "a" * 40)
+    first, second, third, *_ = steps.phases()
+    failed = [
+        first | {"status": "wrong", "reason": "out differs"},
+        second | {"status": "unavailable", "reason": "needs two GPUs"},
+    ]
+    steps.write_records(tmp_path, [*failed, third], "b" * 40)
+    tried = graph({2: [None, None, 1.0], 1: [1.0] * 3})
+    site = Site(tmp_path, [tried], {}, {"a" * 40: 1, "b" * 40: 2}, frozenset({"a" * 40, "b" * 40}), described)
+    ((case, reason),) = [(one.params, one.reason) for one in site.failing(H200)]
+    assert (case, reason) == (first["params"], "out differs")
+
+
 @pytest.mark.parametrize(("lengths", "shown"), [([1024], "b"), ([1024, 4096], "a")], ids=["a few cases", "most"])
 def test_the_attention_page_is_of_the_newest_grid(lengths: list[int], shown: str, tmp_path: Path) -> None:
     """A commit at which the history's few cases were measured, without most peers, does not take its place."""

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.wording import change, headline, in_order, name
+from perf.harness.records import CaseResult
 from perf.site import pages
 from perf.site.changes import page as change_page
 from perf.site.changes.rows import Change
+from perf.site.failures import by_reason, with_class
 from perf.site.gates import Gate
 from perf.site.overview.rows import Class
 
@@ -50,6 +52,9 @@ class MachineOverview:
     speedups: dict[str, Any] | None = None
     """The result of `speedups.picture`."""
 
+    failing: Sequence[CaseResult] = ()
+    """Results of cases that failed at the newest commit that tried them."""
+
     @property
     def newest(self) -> pages.Commit | None:
         """The newest measured commit."""
@@ -73,6 +78,7 @@ def render(project: str, machines: Iterable[MachineOverview], show_commit_url: s
 
 def _machine(one: MachineOverview) -> dict[str, Any]:
     gates = [gate for gate in one.gates if not gate.is_of_identical_code]  # those are for the trust page
+    failures = by_reason(one.failing, lambda result: f"{with_class(result)} at {result.session.commit[:8]}")
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -87,6 +93,8 @@ def _machine(one: MachineOverview) -> dict[str, Any]:
         "newest": one.newest,
         "newer": one.newer,
         "speedups": one.speedups,
+        "failing": sum(len(group["cases"]) for group in failures),
+        "failures": failures,
         "open": [_open(one, each) for each in one.changed.open[:MOST_OPEN]],
         "unshown": max(0, len(one.changed.open) - MOST_OPEN),
     }

@@ -15,6 +15,7 @@ from perf.site.overview.rows import Class, classes_of
 from perf.site.pages import Commit
 from tests.gate.reports import memory, report, verdict
 from tests.site import synthetic
+from tests.site.cases import case
 from tests.site.changes.made_up import machine_of, series
 from tests.site.pages import text_of
 from tests.site.trust.made_up import HOSTILE
@@ -33,8 +34,9 @@ def graph(name, points, machine="h200"):
     return name, SimpleNamespace(benchmark_name=name, params={"machine": machine}, get_data=lambda: points)
 
 
-def page_of(found=(), skipped=(), measured=(), changed=()):
-    machine = MachineOverview("h200", "NVIDIA H200", measured, found, skipped, machine_of(changed, "h200"))
+def page_of(found=(), skipped=(), measured=(), changed=(), failing=()):
+    changes = machine_of(changed, "h200")
+    machine = MachineOverview("h200", "NVIDIA H200", measured, found, skipped, changes, failing=failing)
     return render("demo", [machine], "https://code.example/commit/")
 
 
@@ -189,6 +191,14 @@ def test_a_machine_file_without_its_machine_is_the_reason_for_all_its_files(
 def test_without_a_published_case_nothing_is_said_to_be_no_worse() -> None:
     assert "No row is worse" not in text_of(page_of())
     assert "0 measured cases" in text_of(page_of())
+
+
+def test_what_fails_is_told_before_what_is_worse() -> None:
+    measured = [Measured(Class("a.Class", "track_time", 4, 4, {11}, {}), "", NEWEST)]
+    failing = [case("triton", status="wrong", reason="out differs by 0.1", params={"seq_len": n}) for n in (16, 32)]
+    text = text_of(page_of(measured=measured, failing=failing))
+    assert "2 cases fail at the newest commit that tried them. No other row is worse" in text
+    assert "out differs by 0.1 2 attention.FlashAttention(16, 64, bfloat16, forward, triton) at cccccccc" in text
 
 
 def test_larger_memory_is_exact_at_one_commit_too() -> None:
