@@ -91,7 +91,7 @@ def _time(cases: list[Case], visits: int) -> None:
     total = sum(map(len, measured))
     failed = [result for results in measured for result in results if result.status != "ok"]
     for result in failed:
-        click.echo(f"{_key(result)}: {result.status.replace('_', ' ')}: {result.reason}")
+        click.echo(f"{result.key}: {result.status.replace('_', ' ')}: {result.reason}")
     if len(failed) == total or any(result.status not in NOT_APPLICABLE for result in failed):
         raise click.ClickException(f"{len(failed)} of {total} cases have no time; the reasons are above")
 
@@ -181,10 +181,6 @@ def _rate(result: CaseResult, seconds: float) -> str:
     if result.flops:
         return units.rate(result.flops / seconds)
     return units.bandwidth(result.min_bytes / seconds) if result.min_bytes else "-"
-
-
-def _key(result: CaseResult) -> str:
-    return case_key(result.benchmark, result.params.values())
 
 
 def _cell(case: Case | CaseResult) -> str:

@@ -90,7 +90,7 @@ def _lacks_case(cases: Mapping[str, Case], machine: str, commit: str) -> bool:
     """Whether a commit's records lack a case of a class that was visited there; others cannot run on the machine."""
     visits = records.read_lines(RECORDS, machine, commit, kinds=("visit",))
     with records.known_form(RECORDS, machine, commit):
-        visited = {case_key(visit["benchmark"], visit["params"].values()) for visit in visits}
+        visited = set(map(records.key_of, visits))
         classes = {visit["benchmark"] for visit in visits}
     return any(case.benchmark in classes and key not in visited for key, case in cases.items())
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from perf import workloads
 from perf.harness import HARNESS_VERSION
-from perf.harness.case import Case, case_key
-from perf.harness.records import commits, known_form, read_lines
+from perf.harness.case import Case
+from perf.harness.records import commits, key_of, known_form, read_lines
 from perf.harness.sources import Sources
 from perf.workloads import package
 from perf.workloads.workload import Workload
@@ -71,7 +71,7 @@ class ReachMap:
                 for line in read_lines(records, machine, commit, kinds=("session", "reach")):
                     if line["kind"] == "reach":
                         if line["session"] in same:
-                            self._add(case_key(line["benchmark"], line["params"].values()), line["needs"])
+                            self._add(key_of(line), line["needs"])
                     elif (line["harness"], line["software"]) == (HARNESS_VERSION, software):
                         same.add(line["id"])
 

@@ -84,6 +84,11 @@ class CaseResult:
     session: Session
 
     @property
+    def key(self) -> str:
+        """Return the case's name; see `case_key`."""
+        return case_key(self.benchmark, self.params.values())
+
+    @property
     def samples_s(self) -> tuple[float, ...]:
         """Return all counted samples, in order."""
         return tuple(sample for visit in self.visits_s for sample in visit)
@@ -213,7 +218,7 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
         elif line["kind"] == "process":
             ceilings.setdefault(line["session"], []).append(line["ceilings"])
         elif line["kind"] == "visit":
-            key = case_key(line["benchmark"], line["params"].values())
+            key = key_of(line)
             visits.setdefault(key, {}).setdefault(line["session"], []).append(line)
             last = newest.setdefault(key, line["session"])
             if sessions[line["session"]]["started_at"] >= sessions[last]["started_at"]:  # a merge appends older ones
@@ -222,6 +227,11 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
         name: Session(**values, ceilings=best_ceilings(ceilings.get(name, []))) for name, values in sessions.items()
     }
     return [_pool(visits[key][session], opened[session]) for key, session in newest.items()]
+
+
+def key_of(line: dict[str, Any]) -> str:
+    """Return the name of the case of a line of kind visit or reach; see `case_key`."""
+    return case_key(line["benchmark"], line["params"].values())
 
 
 def best_ceilings(measurements: list[dict[str, Any]]) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def measure_class(benchmark: Any) -> Results:
         say(str(reason), os.environ.get(PROGRESS))
         raise
     return {
-        case_key(result.benchmark, result.params.values()): {
+        result.key: {
             "status": result.status,
             "reason": result.reason,
             "samples_s": list(result.samples_s),

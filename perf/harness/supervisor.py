@@ -18,11 +18,11 @@ from typing import Any
 
 from perf import workloads
 from perf.harness import HARNESS_VERSION
-from perf.harness.case import Case, case_key
+from perf.harness.case import Case
 from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import Progress
 from perf.harness.reach import ReachMap, is_recordable
-from perf.harness.records import CaseResult, Journal, best_ceilings, known_ceilings, read_lines, summarize
+from perf.harness.records import CaseResult, Journal, best_ceilings, key_of, known_ceilings, read_lines, summarize
 from perf.harness.sources import Sources
 from perf.harness.status import GOES_ON
 from perf.harness.worker_process import WorkerProcess
@@ -128,8 +128,8 @@ class _Run:
     def results(self, begin: float) -> list[CaseResult]:
         """Run all rounds, then fold the journal; `begin` is the start of the run by `time.perf_counter`."""
         kept = [line for line in self._lines if line["kind"] == "visit" and line["status"] in LASTING]
-        done = {(self._key(line), line["visit"]) for line in kept}
-        failed = {self._key(line) for line in kept if line["status"] not in GOES_ON}
+        done = {(key_of(line), line["visit"]) for line in kept}
+        failed = {key_of(line) for line in kept if line["status"] not in GOES_ON}
         for number in range(self._effort.rounds):
             order = [case for case in self._cases if number == 0 or case.timed]
             if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times are discarded
@@ -159,7 +159,7 @@ class _Run:
         )
         self._journal.close()
         keys = {case.key for case in self._cases}
-        lines = [line for line in self._lines if line["kind"] != "visit" or self._key(line) in keys]
+        lines = [line for line in self._lines if line["kind"] != "visit" or key_of(line) in keys]
         return summarize([self._session, *lines])
 
     def _starts_process(self, number: int) -> bool:
@@ -229,10 +229,6 @@ class _Run:
             line.get(name) == self._session[name]
             for name in ("day", "harness", "effort", "device", "software", "suite")
         )
-
-    @staticmethod
-    def _key(line: dict[str, Any]) -> str:
-        return case_key(line["benchmark"], line["params"].values())
 
 
 def _suite() -> str:
