@@ -12,7 +12,8 @@ import click
 from perf import benchmarks
 from perf.harness.case import Case
 from perf.harness.declaration import problem_of_class
-from perf.harness.suite import cases_of, is_selected
+from perf.harness.records import CaseResult
+from perf.harness.suite import cases_of, is_selected, methods_of, names_of
 
 SETS = {
     # At most 60 cases: our kernels at the shapes that a kernel author checks first, and one control.
@@ -102,7 +103,14 @@ def _is_benchmark(value: Any) -> bool:
     """Return whether asv collects a value of a module: a class with a series, unless its name has an underscore."""
     if not isinstance(value, type) or value.__name__.startswith("_"):
         return False
-    return any(name.startswith("track_") for name in dir(value))
+    return bool(methods_of(value))
+
+
+def names(case: Case | CaseResult) -> list[str]:
+    """Return the names by which a pattern selects a case; see `names_of`. A removed class may have had any method."""
+    classes = _class_by_name()
+    of = [classes[case.benchmark]] if case.benchmark in classes else classes.values()
+    return names_of(case.key, {method for cls in of for method in methods_of(cls)})
 
 
 def is_control(benchmark: str) -> bool:

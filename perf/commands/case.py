@@ -25,7 +25,7 @@ from perf.harness.suite import cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
 from perf.harness.working_tree import ROOT
 from perf.options import command_line
-from perf.selection import asv_classes
+from perf.selection import asv_classes, names
 from perf.site.ceiling import attained, times_the_work
 from perf.site.conditions import CLOCKS
 from perf.site.estimate import Estimate, estimate
@@ -188,15 +188,10 @@ def _cell(case: Case | CaseResult) -> str:
 
 
 def _names(case: Case) -> Iterator[str]:
-    """Yield a case's names: asv's, its cell's, those with asv's methods, each with and without quotes."""
-    values = case.params.values()
-    keys = [case.key, _cell(case), *(case_key(f"{case.benchmark}.track_{what}", values) for what in _METHODS)]
-    for key in keys:
+    """Yield a case's names, and its cell's, each with and without quotes."""
+    for key in (*names(case), _cell(case)):
         yield key
         yield key.replace("'", "")
-
-
-_METHODS = ("time", "peak_memory")
 
 
 def _matches(case: Case, name: str) -> bool:

@@ -16,12 +16,11 @@ from perf import units
 from perf.gate import checkouts
 from perf.gate.report import RECORDS
 from perf.harness import device, records
-from perf.harness.case import case_key
 from perf.harness.records import CaseResult
 from perf.harness.status import NOT_APPLICABLE
 from perf.options import nearby
 from perf.printable import collapsed, printable_lines, shortened
-from perf.selection import asv_classes
+from perf.selection import names
 from perf.site.conditions import software
 from perf.site.estimate import estimate
 from perf.site.failures import by_reason
@@ -65,12 +64,12 @@ def command(name: str | None, machine: str | None, pattern: str | None) -> None:
     or commit cannot run the case, or that it does not fit into memory; this is not a failure. Without a GPU nothing is
     recorded for GPU cases: `python -m perf doctor` lists the classes that can run.
     """
-    regex = _compiled(pattern)
+    regex = _compiled(pattern or "")
     machine = _known_machine(machine or device.machine()["machine"])
     try:
         commit, others = (_commit(name, machine), []) if name else _newest(machine)
         session = _newest_session(records.read_lines(RECORDS, machine, commit))
-        results = [result for result in records.summarize(session) if regex is None or _matches(result, regex)]
+        results = [result for result in records.summarize(session) if any(map(regex.search, names(result)))]
         if not results:
             raise _NothingToShow(_why_none(session, commit, machine, pattern))
         text = _text(results, session, others)
@@ -81,9 +80,9 @@ def command(name: str | None, machine: str | None, pattern: str | None) -> None:
         sys.exit(1)
 
 
-def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern) if pattern is not None else None
+        return re.compile(pattern)
     except re.error as error:
         raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
 
@@ -140,15 +139,6 @@ def _newest_session(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _conditions(session: dict[str, Any]) -> tuple[Any, ...]:
     device = session["device"] | {"uuid": ""}
     return session["day"], session["harness"], session["effort"], device, session["software"]
-
-
-def _matches(result: CaseResult, pattern: re.Pattern[str]) -> bool:
-    """Apply asv's own rule, or match the name without a method; a removed class had the two most common ones."""
-    cls = next((cls for name, cls, _ in asv_classes() if name == result.benchmark and cls), None)
-    methods = [name for name in dir(cls) if name.startswith("track_")] if cls else ["track_time", "track_peak_memory"]
-    values = result.params.values()
-    names = [result.benchmark, *(f"{result.benchmark}.{method}" for method in methods)]
-    return any(pattern.search(case_key(name, values)) for name in names)
 
 
 def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern: str | None) -> str:

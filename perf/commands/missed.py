@@ -21,10 +21,10 @@ from perf.gate.report import RECORDS
 from perf.git import output
 from perf.harness import device, records
 from perf.harness.case import Case, case_key
-from perf.harness.suite import cases_of
+from perf.harness.suite import cases_of, methods_of
 from perf.harness.working_tree import ROOT
 from perf.options import nearby
-from perf.selection import SETS, asv_classes
+from perf.selection import SETS, sound_classes
 from perf.workloads import PACKAGE
 
 
@@ -76,14 +76,11 @@ def rows_of(pattern: str) -> dict[str, str]:
 
 def _selected(pattern: str) -> Iterator[tuple[str, str, Case]]:
     """Yield row, version and case of each cell that `asv run -b pattern` measures."""
-    for name, cls, problem in asv_classes():
-        if cls is None:
-            raise click.ClickException(problem)
-        methods = [f"{name}.{method}" for method in dir(cls) if method.startswith("track_")]
+    for name, cls in sound_classes():
         for case in cases_of(cls()):
-            for method in methods:
-                if re.search(pattern, case_key(method, case.params.values())):
-                    yield method, str(cls.version), case
+            for method in methods_of(cls):
+                if re.search(pattern, case_key(f"{name}.{method}", case.params.values())):
+                    yield f"{name}.{method}", str(cls.version), case
 
 
 def _lacks_case(cases: Mapping[str, Case], machine: str, commit: str) -> bool:

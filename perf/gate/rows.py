@@ -1,7 +1,6 @@
 """Select the cases that a gate measures."""
 
 import random
-import re
 from collections.abc import Iterable
 
 from perf.gate import aa_runs
@@ -20,7 +19,6 @@ DRAWN_SHARE = 0.05
 def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
     """Return empty evidence for each case that `pattern` selects, and for each control in `ALWAYS`.
 
-    It selects as asv's does, by `module.Class.method(params)`, and by a row's own name, which has no method.
     With `gpus`, multi-GPU cases are limited to those on that many. Each case carries its margin on this machine.
     """
     margins = aa_runs.margins(aa_runs.recorded(device.machine()["machine"]))
@@ -30,8 +28,7 @@ def rows(pattern: str, gpus: int | None = None) -> list[Evidence]:
         benchmark = cls()
         group, patterns = (controls, [pattern, ALWAYS]) if is_control(name) else (selected, [pattern])
         for case in cases_of(benchmark):
-            is_wanted = is_selected(case, benchmark, patterns) or re.search(pattern, case.key)
-            if is_wanted and _uses_all(case, gpus):
+            if is_selected(case, benchmark, patterns) and _uses_all(case, gpus):
                 group.append(Evidence(case, benchmark.negligible, is_control(name), margin=margins.get(case.key)))
     devices = {row.case.device for row in selected}
     return selected + [row for row in controls if row.case.device in devices]

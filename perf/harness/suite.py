@@ -11,6 +11,7 @@ import itertools
 import os
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,20 @@ def selection(arguments: str) -> tuple[list[str], Effort]:
     return known.bench, QUICK if known.quick else FULL
 
 
+def methods_of(cls: type) -> list[str]:
+    """Return the names of a class's series, its `track_*` methods."""
+    return [name for name in dir(cls) if name.startswith("track_")]
+
+
+def names_of(key: str, methods: Iterable[str]) -> list[str]:
+    """Return the names by which a pattern selects a case: its key, and asv's `module.Class.method(params)` of each."""
+    benchmark, parenthesis, params = key.partition("(")
+    return [key, *(f"{benchmark}.{method}{parenthesis}{params}" for method in methods)]
+
+
 def is_selected(case: Case, benchmark: Any, patterns: list[str]) -> bool:
-    """Apply asv's own rule: some pattern matches in `module.Class.method(params)` of some `track_*` method."""
-    methods = [f"{case.benchmark}.{name}" for name in dir(benchmark) if name.startswith("track_")]
-    names = [case_key(method, case.params.values()) for method in methods]
+    """Return whether some pattern, if there are any, matches in a name of the case; asv knows those with a method."""
+    names = names_of(case.key, methods_of(type(benchmark)))
     return not patterns or any(re.search(pattern, name) for pattern in patterns for name in names)
 
 

@@ -92,6 +92,11 @@ def test_a_cell_is_found_by_whatever_it_may_be_called(name):
     assert keys(name) == [f"{start}{impl!r})" for impl in PEERS]
 
 
+@pytest.mark.parametrize("name", ["host.CompiledStep.track_graphs", "data_parallel.DataParallel.track_parameter_bytes"])
+def test_every_series_is_a_name(name):
+    assert keys(rf"^{name}\(") == keys(rf"^{name.rpartition('.')[0]}\(") != []
+
+
 def test_a_name_may_be_cut_anywhere():
     assert keys("SmokeAttention(128") == keys("smoke.SmokeAttention(128, 64, float32") != keys("SmokeAttention")
 
