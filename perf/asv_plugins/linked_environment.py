@@ -25,6 +25,7 @@ from filelock import FileLock
 from perf.harness.device import machine
 from perf.harness.lock import Busy, lock_checkout
 from perf.harness.preflight import full_disks, objection
+from perf.machines import machine_file
 
 PACKAGES = ("cs336_systems",)
 ENTRY = Path(__file__).parents[1] / "harness" / "workers" / "asv_process.py"
@@ -168,6 +169,4 @@ def _with_our_name(load):
 if not hasattr(Machine.load, "__wrapped__"):
     Machine.load = _with_our_name(Machine.load)
 
-if machine_file := os.environ.get("PERF_MACHINE_FILE"):
-    # asv's only machine file is in the home directory. The demo brings its own instead.
-    MachineCollection.get_machine_file_path = staticmethod(lambda: machine_file)
+MachineCollection.get_machine_file_path = staticmethod(lambda: str(machine_file()))

@@ -13,6 +13,7 @@ import click
 from perf.git import output
 from perf.harness import records
 from perf.harness.working_tree import ROOT
+from perf.machines import MACHINE_FILE
 from perf.printable import collapsed, printable
 from perf.selection import SETS
 from perf.tables import text_table
@@ -99,7 +100,7 @@ def _write_inputs(commits: list[str], here: dict[str, str]) -> None:
 def _asv(*arguments: str) -> int:
     """Run asv and print its output without the hundreds of n/a of cases that were not selected."""
     command = [sys.executable, "-m", "asv", arguments[0], "--config", str(FOLDER / "asv.conf.json"), *arguments[1:]]
-    environment = os.environ | {"PERF_MACHINE_FILE": str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {MACHINE_FILE: str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
     environment.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
     with subprocess.Popen(
         command,

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from perf.harness import preflight
 from perf.harness.measure import missing_device
 from perf.harness.status import one_line
 from perf.harness.working_tree import ROOT
+from perf.machines import machine_file
 from perf.selection import asv_classes
 from perf.tables import prose, text_table
 
@@ -188,11 +188,9 @@ def _asv(name: str) -> Check:
 
 
 def _machine_file(name: str) -> Check:
-    from asv.machine import MachineCollection
-
     from perf.harness.device import machine
 
-    path, here = Path(MachineCollection.get_machine_file_path()), machine()["machine"]
+    path, here = machine_file(), machine()["machine"]
     try:
         known = set(json.loads(path.read_text())) - {"version"} if path.exists() else set()
     except (OSError, ValueError) as error:

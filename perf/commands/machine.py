@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from perf.files import replace_file, set_aside
+from perf.machines import machine_file
 
 
 def write(path: str | None = None) -> str:
@@ -19,7 +20,7 @@ def write(path: str | None = None) -> str:
     from perf.harness.device import machine
 
     here = machine()
-    target = Path(path or MachineCollection.get_machine_file_path()).resolve()  # a link stays one
+    target = Path(path or machine_file()).resolve()  # a link stays one
     if target.exists() and not target.is_file():
         raise click.ClickException(f"the machine file {target} was given; allowed: a regular file, or a new one")
     try:

@@ -23,6 +23,7 @@ from perf.harness import device, records
 from perf.harness.case import Case, case_key
 from perf.harness.suite import cases_of, methods_of
 from perf.harness.working_tree import ROOT
+from perf.machines import machine_file
 from perf.options import nearby
 from perf.selection import SETS, sound_classes
 from perf.workloads import PACKAGE
@@ -140,9 +141,7 @@ def _commits(last: int | None, *paths: str) -> list[str]:
 
 
 def _only_machine() -> str:
-    from perf.asv_plugins.linked_environment import MachineCollection
-
-    path = Path(MachineCollection.get_machine_file_path())
+    path = machine_file()
     try:
         known: dict[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError):

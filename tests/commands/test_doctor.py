@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from perf.commands import doctor
+from perf.machines import MACHINE_FILE
 from tests.repositories import ROOT, needs_checkout
 
 
@@ -75,10 +76,12 @@ def test_a_missing_package_is_a_remark_that_tells_how_to_install_it(tmp_path):
     assert "itself failed" not in done.stdout and "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_machine_that_asv_does_not_know_is_told_the_command(tmp_path, monkeypatch):
+@pytest.mark.parametrize("given", ["", "own.json"])
+def test_a_machine_that_asv_does_not_know_is_told_the_command(tmp_path, monkeypatch, given):
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(MACHINE_FILE, given and str(tmp_path / given))
     assert "perf machine" in doctor._machine_file("file").remark
-    (tmp_path / ".asv-machine.json").write_text("not json")
+    (tmp_path / (given or ".asv-machine.json")).write_text("not json")
     assert "cannot be read" in doctor._machine_file("file").remark
 
 

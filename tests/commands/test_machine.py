@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from perf.commands import machine
 from perf.harness import device
+from perf.machines import MACHINE_FILE
 from tests.repositories import ROOT
 
 
@@ -31,6 +32,11 @@ def test_nothing_that_moves_is_in_the_machine_file(tmp_path, monkeypatch):
     assert uname.node not in text
     assert uname.release not in text
     assert entry(tmp_path / "after.json")["ram"] == ""
+
+
+def test_the_machine_file_that_a_variable_names_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv(MACHINE_FILE, str(tmp_path / "own.json"))
+    assert machine.write() == entry(tmp_path / "own.json")["machine"]
 
 
 def test_other_machines_in_the_file_are_kept(tmp_path, capsys):

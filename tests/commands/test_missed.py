@@ -12,6 +12,7 @@ from perf.commands import missed as missed_module
 from perf.commands.missed import rows_of
 from perf.harness import records
 from perf.harness.suite import cases_of
+from perf.machines import MACHINE_FILE
 from perf.selection import SETS
 from tests.throwaway import Repository
 
@@ -120,9 +121,7 @@ def test_a_file_that_was_cut_in_half_is_named(project):
 
 
 def test_no_machine_file_is_one_line(project, tmp_path, monkeypatch):
-    from asv.machine import MachineCollection
-
-    monkeypatch.setattr(MachineCollection, "get_machine_file_path", lambda: str(tmp_path / "none.json"))
+    monkeypatch.setenv(MACHINE_FILE, str(tmp_path / "none.json"))
     (line,) = missed_of(project[0], "history").splitlines()
     assert "none.json" in line and "perf machine" in line
 
