@@ -5,16 +5,16 @@ changing the commit takes milliseconds. The outer site-packages are appended as 
 there can replace the checkout's own package by the working tree's.
 """
 
-import argparse
 import atexit
 import functools
 import importlib.metadata
+import json
 import os
-import shlex
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from asv import environment, util
 from asv.commands import make_argparser
@@ -25,6 +25,7 @@ from filelock import FileLock
 from perf.harness.device import machine
 from perf.harness.lock import Busy, lock_checkout
 from perf.harness.preflight import full_disks, objection
+from perf.harness.suite import OPTIONS_VARIABLE, PROGRESS_VARIABLE, RECORDS_VARIABLE
 from perf.machines import machine_file
 
 PACKAGES = ("cs336_systems",)
@@ -92,10 +93,9 @@ class LinkedEnvironment(environment.Environment):
         """Run asv's script in the environment, which also names asv's command line, records and terminal."""
         env = dict(kwargs.pop("env", os.environ))
         given = _given()
-        patterns = [f"--bench={pattern}" for pattern in getattr(given, "bench", None) or ()]
-        env["PERF_ASV_ARGUMENTS"] = shlex.join([*patterns, *["--quick"] * getattr(given, "quick", False)])
-        env["PERF_RECORDS"] = _scratch() if getattr(given, "dry_run", False) else str(self._records)
-        env.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
+        env[OPTIONS_VARIABLE] = json.dumps({name: given.get(name) for name in ("bench", "quick")})
+        env[RECORDS_VARIABLE] = _scratch() if given.get("dry_run") else str(self._records)
+        env.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
         return self.run_executable("python", [str(ENTRY), *args], env=env, **kwargs)
 
 
@@ -112,10 +112,10 @@ def _lock_checkout(folder: Path) -> FileLock:
 
 
 @functools.cache  # asv runs a process for each case
-def _given() -> argparse.Namespace:
+def _given() -> dict[str, Any]:
     """Return asv's options by its own parser, which reads several in one, as -eb and -qe are."""
     parser, _ = make_argparser()
-    return parser.parse_known_args(sys.argv[1:])[0]
+    return vars(parser.parse_known_args(sys.argv[1:])[0])
 
 
 @functools.cache

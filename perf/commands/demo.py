@@ -12,6 +12,7 @@ import click
 
 from perf.git import output
 from perf.harness import records
+from perf.harness.suite import PROGRESS_VARIABLE
 from perf.harness.working_tree import ROOT
 from perf.machines import MACHINE_FILE
 from perf.printable import collapsed, printable
@@ -101,7 +102,7 @@ def _asv(*arguments: str) -> int:
     """Run asv and print its output without the hundreds of n/a of cases that were not selected."""
     command = [sys.executable, "-m", "asv", arguments[0], "--config", str(FOLDER / "asv.conf.json"), *arguments[1:]]
     environment = os.environ | {MACHINE_FILE: str(FOLDER / "machine.json"), "PYTHONUNBUFFERED": "1"}
-    environment.setdefault("PERF_PROGRESS", f"/proc/{os.getpid()}/fd/2")
+    environment.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -4,13 +4,12 @@ asv runs `setup_cache` once per class and commit, without the user's selection, 
 process of its own. The grid is therefore measured in `setup_cache`, and the `track_*` methods only look up their case.
 """
 
-import argparse
 import contextlib
 import dataclasses
 import itertools
+import json
 import os
 import re
-import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,13 @@ from perf.harness.status import NOT_APPLICABLE, describe
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
 # The environment plugin, in asv's own process, sets these variables for every process that asv starts.
-ARGUMENTS = "PERF_ASV_ARGUMENTS"
-"""asv's --bench and --quick, shell-quoted."""
+OPTIONS_VARIABLE = "PERF_ASV_OPTIONS"
+"""asv's options as JSON: bench, a list of patterns, and quick."""
 
-RECORDS = "PERF_RECORDS"
+RECORDS_VARIABLE = "PERF_RECORDS"
 """The folder of records, beside asv's folder of results."""
 
-PROGRESS = "PERF_PROGRESS"
+PROGRESS_VARIABLE = "PERF_PROGRESS"
 """A file that writes to asv's terminal."""
 
 HUNG_AFTER = 0.3
@@ -43,7 +42,7 @@ def measure_class(benchmark: Any) -> Results:
     """Measure the selected cases of one asv class; to be called from a `setup_cache` of that class's own."""
     if problem := problem_of_class(type(benchmark)):
         raise SystemExit(f"{benchmark_name(benchmark)}: {problem}")
-    patterns, effort = selection(os.environ.get(ARGUMENTS, ""))
+    patterns, effort = selection(os.environ.get(OPTIONS_VARIABLE, "{}"))
     effort = dataclasses.replace(effort, limit_s=HUNG_AFTER * benchmark.timeout)
     cases = [case for case in cases_of(benchmark) if is_selected(case, benchmark, patterns)]
     commit, checkout, records = _asv_environment()
@@ -51,12 +50,12 @@ def measure_class(benchmark: Any) -> Results:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(measuring(f"asv run: {label}", wait=lambda busy: print(busy, flush=True)))
-            progress = stack.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS)))
+            progress = stack.enter_context(Progress(visits_of(cases, effort), label, os.environ.get(PROGRESS_VARIABLE)))
             results = measure(
                 cases, commit=commit, checkout=checkout, records=records, effort=effort, progress=progress
             )
     except SystemExit as reason:  # which asv shows with --show-stderr alone
-        say(str(reason), os.environ.get(PROGRESS))
+        say(str(reason), os.environ.get(PROGRESS_VARIABLE))
         raise
     return {
         result.key: {
@@ -108,13 +107,10 @@ def benchmark_name(benchmark: Any) -> str:
     return f"{type(benchmark).__module__.rpartition('.')[2]}.{type(benchmark).__name__}"
 
 
-def selection(arguments: str) -> tuple[list[str], Effort]:
-    """Parse the `--bench` patterns and the effort from asv's command line."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("-b", "--bench", action="append", default=[])
-    parser.add_argument("-q", "--quick", action="store_true")
-    known, _ = parser.parse_known_args(shlex.split(arguments))
-    return known.bench, QUICK if known.quick else FULL
+def selection(options: str) -> tuple[list[str], Effort]:
+    """Return the patterns and the effort that asv's options, as JSON, ask for; by default all cases in full."""
+    given = json.loads(options)
+    return given.get("bench") or [], QUICK if given.get("quick") else FULL
 
 
 def methods_of(cls: type) -> list[str]:
@@ -158,4 +154,4 @@ def _asv_environment() -> tuple[str, Path, Path]:
             "asv.conf.json), because no other tells which commit's code is measured"
         )
     checkout = Path(os.environ["ASV_ENV_DIR"]) / "project"
-    return os.environ["ASV_COMMIT"], checkout, Path(os.environ[RECORDS])
+    return os.environ["ASV_COMMIT"], checkout, Path(os.environ[RECORDS_VARIABLE])

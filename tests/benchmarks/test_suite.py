@@ -5,10 +5,12 @@ import importlib
 import itertools
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,10 +124,18 @@ def test_a_case_is_written_as_asv_writes_it():
         ("run -b Smoke --quick", ["Smoke"], QUICK),
         ("run --bench=a -b 'b c' HEAD", ["a", "b c"], FULL),
         ("continuous -q main HEAD", [], QUICK),
+        ("setup", [], FULL),
     ],
 )
-def test_selection_is_read_from_the_command_line_of_asv(arguments, patterns, effort):
-    assert suite.selection(arguments) == (patterns, effort)
+def test_selection_is_read_from_the_command_line_of_asv(arguments, patterns, effort, monkeypatch):
+    from perf.asv_plugins import linked_environment
+
+    environment = {}
+    monkeypatch.setattr(sys, "argv", ["asv", *shlex.split(arguments)])
+    monkeypatch.setattr(linked_environment, "_given", linked_environment._given.__wrapped__)
+    stub = SimpleNamespace(_records="", run_executable=lambda *_, env: environment.update(env))
+    linked_environment.LinkedEnvironment.run(stub, [])
+    assert suite.selection(environment[suite.OPTIONS_VARIABLE]) == (patterns, effort)
 
 
 @pytest.mark.parametrize("name", sorted(SETS))
@@ -221,14 +231,19 @@ def test_an_environment_that_cannot_tell_the_commit_is_refused(monkeypatch):
         suite.measure_class(instance("smoke.SmokeControls"))
 
 
+def of_asv(monkeypatch, folder):
+    """Set the environment variables of asv's process."""
+    environment = {"ASV_ENV_TYPE": "linked", "ASV_ENV_DIR": folder, "ASV_COMMIT": "a" * 40}
+    for name, value in (environment | {suite.RECORDS_VARIABLE: folder}).items():
+        monkeypatch.setenv(name, str(value))
+
+
 def test_a_reason_to_measure_nothing_is_said_where_asv_was_started(monkeypatch, tmp_path):
     def refuse(*_, **__):
         raise SystemExit("perf: no room")
 
-    environment = {"ASV_ENV_TYPE": "linked", "ASV_ENV_DIR": tmp_path, "ASV_COMMIT": "a" * 40, suite.RECORDS: tmp_path}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv(suite.PROGRESS, str(tmp_path / "terminal"))
+    of_asv(monkeypatch, tmp_path)
+    monkeypatch.setenv(suite.PROGRESS_VARIABLE, str(tmp_path / "terminal"))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(suite, "measure", refuse)
     with pytest.raises(SystemExit, match="no room"):
@@ -240,10 +255,8 @@ def test_a_reason_to_measure_nothing_is_said_where_asv_was_started(monkeypatch, 
 def test_a_gpu_class_on_a_machine_without_one_is_na_and_nothing_is_recorded(monkeypatch, tmp_path):
     from asv_runner.benchmarks.mark import SkipNotImplemented
 
-    environment = {"ASV_ENV_TYPE": "linked", "ASV_ENV_DIR": tmp_path, "ASV_COMMIT": "a" * 40, suite.RECORDS: tmp_path}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv(suite.ARGUMENTS, "run -b \"Controls.*'launch', 'cold'\"")
+    of_asv(monkeypatch, tmp_path)
+    monkeypatch.setenv(suite.OPTIONS_VARIABLE, json.dumps({"bench": ["Controls.*'launch', 'cold'"]}))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # of the lock: no other test's run is waited for
     benchmark = instance("controls.Controls")
     results = suite.measure_class(benchmark)
