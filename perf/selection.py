@@ -4,7 +4,7 @@ import functools
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -111,6 +111,10 @@ def names(case: Case | CaseResult) -> list[str]:
     classes = _class_by_name()
     of = [classes[case.benchmark]] if case.benchmark in classes else classes.values()
     return names_of(case.key, {method for cls in of for method in methods_of(cls)})
+
+
+Negligible = Mapping[str, tuple[float, float]]
+"""Negligible change of time of each class: the larger of this share and these seconds."""
 
 
 def is_control(benchmark: str) -> bool:

@@ -23,7 +23,7 @@ from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read
 from perf.harness.status import NOT_APPLICABLE
 from perf.harness.suite import cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
-from perf.harness.working_tree import ROOT
+from perf.harness.working_tree import RECORDS, ROOT
 from perf.options import command_line
 from perf.selection import asv_classes, names
 from perf.site.ceiling import attained, times_the_work
@@ -109,7 +109,7 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
         raise click.ClickException(f"the measuring process cannot import cs336_systems from {ROOT}: nothing was timed")
     # As on the site, rates are compared with the best ceilings of any run on this device.
     try:
-        known = known_ceilings(ROOT / "perf" / "records", session.machine, session.device["name"])
+        known = known_ceilings(RECORDS, session.machine, session.device["name"])
     except SystemExit as damage:  # which costs no measured time
         click.echo(f"{damage}; rates are compared with this run's ceilings alone", err=True)
         return results

@@ -18,7 +18,7 @@ import click
 from perf.harness import preflight
 from perf.harness.measure import missing_device
 from perf.harness.status import one_line
-from perf.harness.working_tree import ROOT
+from perf.harness.working_tree import RECORDS, ROOT
 from perf.machines import machine_file
 from perf.selection import asv_classes
 from perf.tables import prose, text_table
@@ -146,7 +146,7 @@ def _tool(name: str, remark: str) -> Check:
 
 
 def _disk(name: str) -> Iterator[Check]:
-    for folder in (ROOT / ".asv", ROOT / "perf" / "records"):
+    for folder in (ROOT / ".asv", RECORDS):
         existing = preflight.existing(folder)
         free = shutil.disk_usage(existing).free
         remark = "ok"

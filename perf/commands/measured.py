@@ -14,10 +14,10 @@ import click
 
 from perf import units
 from perf.gate import checkouts
-from perf.gate.report import RECORDS
 from perf.harness import device, records
 from perf.harness.records import CaseResult
 from perf.harness.status import NOT_APPLICABLE
+from perf.harness.working_tree import RECORDS
 from perf.options import nearby
 from perf.printable import collapsed, printable_lines, shortened
 from perf.selection import names

@@ -17,12 +17,11 @@ from typing import Any
 import click
 
 from perf.gate.acceptance import FILE as ACCEPTED
-from perf.gate.report import RECORDS
 from perf.git import output
 from perf.harness import device, records
 from perf.harness.case import Case, case_key
 from perf.harness.suite import cases_of, methods_of
-from perf.harness.working_tree import ROOT
+from perf.harness.working_tree import RECORDS, ROOT
 from perf.machines import machine_file
 from perf.options import nearby
 from perf.selection import SETS, sound_classes

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from perf.gate import aa_runs, inference, prior
 from perf.gate.evidence import DEVICE_CLOCKS
+from perf.gate.measuring import VISITS
 from perf.gate.rows import every_row
 from perf.gate.variance import Floats
 from perf.selection import asv_classes
@@ -22,9 +23,6 @@ MACHINE = "nvidia-h200"
 
 CLASSES = {"matmul": "controls.Controls", "attention forward": "attention.FlashAttention"}
 """Benchmark class that gives its floor to cases recorded before there were classes, by the start of their name."""
-
-VISITS = 6
-"""Visits per process and case."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from typing import Any, Literal
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.verdicts import Report
 from perf.harness import device
+from perf.harness.working_tree import RECORDS
 
 VERSION = 1
 """Version of the file format."""
-
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 
 
 def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 from perf.gate import aa_runs, other_tools, recorded_noise, simulation
 from perf.gate.disturbances import STRUCTURES
 from perf.gate.evidence import DEVICE_CLOCKS
+from perf.gate.measuring import VISITS
 from perf.gate.rate import Rate
-from perf.gate.recorded_noise import VISITS, Noise
+from perf.gate.recorded_noise import Noise
 from perf.gate.simulation import Detection
 from perf.gate.variance import Floats
 

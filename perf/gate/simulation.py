@@ -15,8 +15,9 @@ from scipy import stats
 
 from perf.gate import inference, variance
 from perf.gate.disturbances import STRUCTURES, Structure
+from perf.gate.measuring import VISITS
 from perf.gate.rate import Rate
-from perf.gate.recorded_noise import VISITS, Noise
+from perf.gate.recorded_noise import Noise
 from perf.gate.variance import Bools, Floats
 from perf.gate.verdicts import LOOKS
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from perf.files import scratch_folder
 from perf.gate import checkouts
 from perf.gate.evidence import Arm, Evidence
-from perf.gate.report import RECORDS
 from perf.gate.verdicts import Unreached
 from perf.harness import device
 from perf.harness.reach import ReachMap
 from perf.harness.sources import Sources
+from perf.harness.working_tree import RECORDS
 from perf.workloads import PACKAGE
 
 SAMPLED_SHARE = 0.05

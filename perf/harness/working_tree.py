@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORDS = ROOT / "perf" / "records"
 
 
 def make_importable() -> None:

@@ -1,16 +1,14 @@
 """Split the time of a run by purpose, as every visit records it."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import click
 
 from perf.git import git
 from perf.harness import records
+from perf.harness.working_tree import RECORDS
 from perf.tables import text_table
-
-RECORDS = Path(__file__).resolve().parents[1] / "records"
 
 PURPOSES = {
     "timed": "timed intervals",

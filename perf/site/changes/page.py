@@ -15,8 +15,9 @@ from perf.gate.evidence import Outcome
 from perf.gate.explanation import is_of_the_clock, why_larger, why_slower
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
+from perf.selection import Negligible
 from perf.site import newest, pages
-from perf.site.changes.rows import Change, Drifting, Negligible, Series, judge, series_of, touched_controls
+from perf.site.changes.rows import Change, Drifting, Series, judge, series_of, touched_controls
 from perf.site.gates import Gate
 from perf.site.history import HEIGHT, MARGIN, WIDTH, places
 from perf.site.newest import Site

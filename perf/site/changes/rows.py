@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.verdicts import Quantity, Verdict, Word
-from perf.selection import runs_project_code
+from perf.selection import Negligible, runs_project_code
 from perf.site import pages
 from perf.site.changes.finder import Drift, Step, exact_steps, find
 
@@ -20,9 +20,6 @@ BLOCKS = 0.01
 
 OfRevision = Callable[[int], Callable[[str, tuple[Any, ...]], str]]
 """Maps a revision, then a case by class and parameters, to a fact on record."""
-
-Negligible = Mapping[str, tuple[float, float]]
-"""Negligible change of each asv class, relative and in seconds."""
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.rate import Rate
 from perf.gate.wording import name
+from perf.selection import Negligible
 from perf.site import conditions, pages
 from perf.site.changes.rates import COMMITS, Rates
 from perf.site.trust import mutations, rates, visible
 from perf.site.trust.mutations import Planted
 from perf.site.trust.rates import Pooled
 from perf.site.trust.records import SelfTest
-from perf.site.trust.visible import IdenticalRow, Negligible, Spread
+from perf.site.trust.visible import IdenticalRow, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (

@@ -2,16 +2,14 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perf.gate.verdicts import Verdict
+from perf.selection import Negligible
 from perf.site.axes import LogAxis
 from perf.site.trust.records import Ended, SelfTest
-
-Negligible = Mapping[str, tuple[float, float]]
-"""Negligible change of a class (`module.Class`): up to this share, or up to these seconds."""
 
 _FINEST, _COARSEST = 1e-5, 100.0
 """Limits of a picture's logarithmic axis."""
