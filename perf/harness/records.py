@@ -21,7 +21,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -214,7 +214,7 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
     newest: dict[str, str] = {}
     for line in lines:
         if line["kind"] == "session":
-            sessions[line["id"]] = {name: value for name, value in line.items() if name != "kind"}
+            sessions[line["id"]] = {one.name: line[one.name] for one in fields(Session) if one.name in line}
         elif line["kind"] == "process":
             ceilings.setdefault(line["session"], []).append(line["ceilings"])
         elif line["kind"] == "visit":
@@ -224,7 +224,8 @@ def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
             if sessions[line["session"]]["started_at"] >= sessions[last]["started_at"]:  # a merge appends older ones
                 newest[key] = line["session"]
     opened = {
-        name: Session(**values, ceilings=best_ceilings(ceilings.get(name, []))) for name, values in sessions.items()
+        name: Session(**values | {"ceilings": best_ceilings(ceilings.get(name, []))})
+        for name, values in sessions.items()
     }
     return [_pool(visits[key][session], opened[session]) for key, session in newest.items()]
 

@@ -70,6 +70,11 @@ def test_the_newest_session_speaks_for_a_case_and_ceilings_are_the_best_of_its_p
     assert result.session.ceilings["copy_bytes_per_s"] == 2e11
 
 
+def test_a_field_of_a_newer_version_is_ignored():
+    lines = [session() | {"newer": 1}, visit(1, [1000], newer=1)]
+    assert records.summarize(lines) == records.summarize([session(), visit(1, [1000])]) != []
+
+
 def test_an_older_session_that_a_merge_appended_does_not_speak_for_a_case():
     lines = [session(), visit(1, [1000]), session("s0") | {"started_at": "2020"}, visit(1, [5000], "s0")]
     (result,) = records.summarize(lines)
