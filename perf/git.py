@@ -24,10 +24,9 @@ def forget_the_caller() -> None:
 
 def git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
     """Run git in `folder`, whatever its status. Raises `click.ClickException` with one line without git."""
-    environment = {name: value for name, value in os.environ.items() if name not in OF_THE_CALLER}
     command = ["git", "-C", str(folder), *PLAIN_LOG, *arguments]
     try:
-        return subprocess.run(command, env=environment, capture_output=True, check=False)
+        return subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError:
         raise click.ClickException("git is not installed; this command reads commits, so it needs git") from None
 

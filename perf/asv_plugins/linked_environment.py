@@ -7,7 +7,6 @@ there can replace the checkout's own package by the working tree's.
 
 import atexit
 import functools
-import importlib.metadata
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ from asv.console import log
 from asv.machine import Machine, MachineCollection
 from filelock import FileLock
 
-from perf.harness.device import machine
+from perf.harness.device import installed, machine
 from perf.harness.lock import Busy, lock_checkout
 from perf.harness.preflight import full_disks, objection
 from perf.harness.suite import OPTIONS_VARIABLE, PROGRESS_VARIABLE, RECORDS_VARIABLE
@@ -44,7 +43,7 @@ class LinkedEnvironment(environment.Environment):
             raise environment.EnvironmentUnavailable(
                 f"Python {python} was given; allowed: {_python()}, the one that runs asv (or 'same')"
             )
-        versions = {name: version for name in SERIES_REQUIREMENTS if (version := _installed(name))}
+        versions = {name: version for name in SERIES_REQUIREMENTS if (version := installed(name))}
         # asv's base class reads the attribute for the directory's name.
         self._requirements = requirements = {**requirements, **versions}
         results = Path(conf.results_dir).resolve()
@@ -128,13 +127,6 @@ def _scratch() -> str:
 
 def _python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _installed(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _outer_paths() -> str:

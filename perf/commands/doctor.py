@@ -1,13 +1,10 @@
 """`python -m perf doctor`: checks of this machine, and the asv classes that it can run."""
 
 import functools
-import importlib
-import importlib.metadata
 import json
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +12,9 @@ from typing import Any
 
 import click
 
+from perf.git import git, output
 from perf.harness import preflight
+from perf.harness.device import installed
 from perf.harness.measure import missing_device
 from perf.harness.status import one_line
 from perf.harness.working_tree import RECORDS, ROOT
@@ -81,7 +80,7 @@ def _torch(name: str) -> Check:
 
 
 def _triton(name: str) -> Check:
-    version = _version("triton")
+    version = installed("triton")
     if not version:
         return Check(name, "not installed", "the Triton kernels are n/a; everything else runs")
     return Check(name, version)
@@ -90,7 +89,7 @@ def _triton(name: str) -> Check:
 def _interpreter(name: str) -> Check:
     import torch
 
-    triton, numpy = _version("triton"), _version("numpy")
+    triton, numpy = installed("triton"), installed("numpy")
     if torch.cuda.is_available():
         return Check(name, "not needed: the kernels are compiled for the GPU")
     if not triton:
@@ -160,22 +159,22 @@ def _disk(name: str) -> Iterator[Check]:
 def _git(name: str) -> Check:
     if shutil.which("git") is None:
         return Check(name, "not on the PATH", "asv measures commits, so it needs git", "git is not installed")
-    head = _run_git("rev-parse", "--short", "HEAD")
-    if head.returncode != 0:
-        message = (head.stderr.strip().splitlines() or ["no output"])[0]
-        return Check(name, message, "asv measures commits", f"{ROOT} is not a git repository with commits")
-    version = _run_git("--version").stdout.strip().removeprefix("git version ")
+    try:
+        head = _printed("rev-parse", "--short", "HEAD")
+    except click.ClickException as error:
+        return Check(name, "no commits", "asv measures commits", error.message)
+    version = _printed("--version").removeprefix("git version ")
     remarks = []
-    if _run_git("rev-parse", "--is-shallow-repository").stdout.strip() == "true":
-        count = _run_git("rev-list", "--count", "HEAD").stdout.strip()
+    if _printed("rev-parse", "--is-shallow-repository") == "true":
+        count = _printed("rev-list", "--count", "HEAD")
         commits = "1 commit" if count == "1" else f"{count} commits"
         version, remarks = f"{version}, a shallow clone of {commits}", ["for more history: git fetch --unshallow"]
-    if _run_git("rev-parse", "--verify", "--quiet", "main").returncode != 0:
+    if git(ROOT, "rev-parse", "--verify", "--quiet", "main").returncode != 0:
         version = f"{version}, no branch main"
         remarks.append("asv publish requires main: git checkout -B main")
     if remarks:
         return Check(name, version, "; ".join(remarks))
-    return Check(name, f"{version}, full history, HEAD {head.stdout.strip()}")
+    return Check(name, f"{version}, full history, HEAD {head}")
 
 
 def _asv(name: str) -> Check:
@@ -183,7 +182,7 @@ def _asv(name: str) -> Check:
         import asv  # noqa: F401
     except ImportError as error:
         return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "asv is not installed")
-    version = _version("asv")
+    version = installed("asv")
     return Check(name, version, "ok" if version == ASV else f"the suite is written for asv {ASV}: {_INSTALL}")
 
 
@@ -247,19 +246,12 @@ def _check_class(cls: Any) -> tuple[str, str]:
         return "?", f"{type(error).__name__}: {one_line(error)}"
 
 
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-def _run_git(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def _printed(*arguments: str) -> str:
+    return output(ROOT, *arguments).strip()
 
 
 @click.command("doctor")

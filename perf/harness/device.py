@@ -1,6 +1,7 @@
 """Identity of the machine and its device, and the device's state under load."""
 
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -112,6 +113,14 @@ def software() -> dict[str, str]:
         if torch.distributed.is_nccl_available():
             versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return versions
+
+
+def installed(package: str) -> str:
+    """Return the version of an installed package, which is not imported; "" without it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 class Nvml:

@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from perf.files import write_measured
+from perf.git import output
 from perf.harness import device
 from perf.harness.status import describe
 from perf.harness.working_tree import ROOT
@@ -98,15 +98,11 @@ def document(kind: str, rows: list[Row]) -> dict[str, Any]:
 @functools.cache
 def _commit() -> str | None:
     """Return the commit of this checkout, "with changes" if its code has any; None where git does not know it."""
-    git = ["git", "-C", str(ROOT)]
     try:
-        commit, changes = (
-            subprocess.run([*git, *arguments], capture_output=True, text=True, check=True).stdout.strip()
-            for arguments in (("rev-parse", "--short=8", "HEAD"), ("status", "--porcelain", "--", *CODE))
-        )
-    except (OSError, subprocess.CalledProcessError):
+        commit = output(ROOT, "rev-parse", "--short=8", "HEAD").strip()
+        return f"{commit} with changes" if output(ROOT, "status", "--porcelain", "--", *CODE) else commit
+    except click.ClickException:
         return None
-    return f"{commit} with changes" if changes else commit
 
 
 def any_result(rows: Iterable[Row]) -> bool:

@@ -105,7 +105,7 @@ def test_a_shallow_clone_and_a_folder_without_git_are_told(tmp_path, monkeypatch
 )
 def test_the_interpreter_that_fails_is_named_before_the_tests_do(triton, numpy, fails, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(doctor, "_version", {"triton": triton, "numpy": numpy}.get)
+    monkeypatch.setattr(doctor, "installed", {"triton": triton, "numpy": numpy}.get)
     assert (doctor._interpreter("Triton interpreter").remark != "ok") == fails
 
 

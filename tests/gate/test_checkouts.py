@@ -8,7 +8,7 @@ import pytest
 
 from perf.gate import checkouts
 from perf.gate.checkouts import WORKING_TREE, clone, export, resolve, working_tree
-from perf.git import output
+from perf.git import forget_the_caller, output
 from perf.harness.measure import package_digest
 from perf.harness.sources import Sources
 from tests.throwaway import Repository
@@ -104,10 +104,9 @@ def test_the_repository_of_a_hook_is_not_the_one_that_is_read_or_cloned(
     before = other.commit("of a hook")
     monkeypatch.setenv("GIT_DIR", str(other.folder / ".git"))
     monkeypatch.setenv("GIT_WORK_TREE", str(other.folder))
+    forget_the_caller()
     assert resolve("HEAD").commit == commit
     assert output(clone(resolve("HEAD"), tmp_path / "clone"), "rev-parse", "HEAD").strip() == commit
-    monkeypatch.delenv("GIT_DIR")
-    monkeypatch.delenv("GIT_WORK_TREE")
     assert other.git("rev-parse", "HEAD").strip() == before
     assert other.git("status", "--porcelain") == ""
 
