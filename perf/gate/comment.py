@@ -16,8 +16,9 @@ MARKER = "<!-- perf gate -->"
 """First line of every comment, by which a later gate recognises and replaces it."""
 
 MAX_CHARACTERS = 60_000
-MAX_TABLE = MAX_CHARACTERS // 3
 """Maximum length; GitHub refuses comments of more than 65536 characters."""
+
+MAX_TABLE = MAX_CHARACTERS // 3
 
 ICONS = {0: "\u2705", 1: "\u274c", 2: "\u2754"}
 _HEADER = f"| verdict | row | {' | '.join(COLUMNS)} |\n|---|---|{'--:|' * len(COLUMNS)}"
