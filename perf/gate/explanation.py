@@ -2,15 +2,16 @@
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from perf.gate.evidence import Outcome
+from perf.printable import shortened
 
 MAX_LINE = 160  # characters
 MAX_NAME = 48
 MIN_SIMILARITY = 0.75
-"""Similarity of a removed and a new kernel name from which the kernel counts as renamed."""
+"""Similarity of two names in a profile, template arguments included, from which a kernel counts as renamed."""
 
 MIN_SHARE = 0.2
 """Share of the change that the kernels must explain; below it, one profiled call is no evidence."""
@@ -24,7 +25,9 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
     if not base.kernels or not head.kernels or not change_s:
         return ""
     before, after = _times(base), _times(head)
-    renamed = _renamed(before, after)
+    both = before.keys() & after.keys()
+    gone, new = ({name: name for name in arm if name not in both} for arm in (before, after))
+    renamed = pair_by_name(gone, new, MIN_SIMILARITY)
     moves = {
         name: after.get(name, 0.0) - before.get(renamed.get(name, name), 0.0)
         for name in [*after, *(name for name in before if name not in after and name not in renamed.values())]
@@ -37,7 +40,7 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
     share = moves[name] / (change_s * 1e6)
     parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change)"]
     parts += _compiled(base.triton_kernels, head.triton_kernels, name, renamed.get(name, name))
-    return _short(", ".join(parts))
+    return shortened(", ".join(parts), MAX_LINE)
 
 
 def is_of_the_clock(base: Outcome, head: Outcome, change_s: float) -> bool:
@@ -61,8 +64,8 @@ def why_larger(base: Outcome, head: Outcome) -> str:
     allocations = [*head.largest_allocations, *base.largest_allocations]
     where = next(where for _, where in allocations if _place(where) == place)
     if not old or not new:
-        return _short(f"{'gone' if old else 'new'}: {_size(old or new)} at {where}")
-    return _short(f"{_size(old)} -> {_size(new)} at {where}")
+        return shortened(f"{'gone' if old else 'new'}: {_size(old or new)} at {where}", MAX_LINE)
+    return shortened(f"{_size(old)} -> {_size(new)} at {where}", MAX_LINE)
 
 
 def _times(outcome: Outcome) -> dict[str, float]:
@@ -81,17 +84,15 @@ def _place(where: str) -> str:
     return re.sub(r":\d+\b", "", where)
 
 
-def _renamed(before: dict[str, float], after: dict[str, float]) -> dict[str, str]:
-    """Map new to old names of kernels that were removed and reappeared under a similar name."""
-    gone = [name for name in before if name not in after]
-    pairs = {}
-    for name in after:
-        if name in before or not gone:
-            continue
-        nearest = max(gone, key=lambda old: difflib.SequenceMatcher(None, old, name).ratio())
-        if difflib.SequenceMatcher(None, nearest, name).ratio() >= MIN_SIMILARITY:
-            pairs[name] = nearest
-            gone.remove(nearest)
+def pair_by_name(gone: Mapping[str, str], new: Mapping[str, str], min_similarity: float) -> dict[str, str]:
+    """Map each new kernel to the remaining gone kernel of the most similar name. Arguments: kernels and their names."""
+    left, pairs = list(gone), dict[str, str]()
+    for kernel, name in new.items():
+        likeness = {old: difflib.SequenceMatcher(None, gone[old], name).ratio() for old in left}
+        nearest = max(left, key=lambda old: likeness[old], default="")
+        if nearest and likeness[nearest] >= min_similarity:
+            pairs[kernel] = nearest
+            left.remove(nearest)
     return pairs
 
 
@@ -128,17 +129,12 @@ def _compiled(base: Sequence[dict[str, Any]], head: Sequence[dict[str, Any]], na
 
 
 def _name(name: str, longest: int = MAX_NAME) -> str:
-    name = name.removeprefix("void ")
-    return name if len(name) <= longest else f"{name[: longest - 3]}..."
+    return shortened(name.removeprefix("void "), longest)
 
 
 def _size(count: int) -> str:
+    """Format bytes with four digits: peaks are compared to the byte, so that a small difference is a change."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.4g} {unit}"
     return f"{count} B"
-
-
-def _short(line: str) -> str:
-    line = " ".join(line.split())
-    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3]}..."

@@ -1,10 +1,10 @@
 """Compare the kernels that rows launch at two commits: the same machine code, or which of it differs."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perf.gate.explanation import pair_by_name
 from perf.gate.machine_code.targets import TARGETS
 
 Word = Literal["BROKEN", "WORSE", "DIFFERS", "FIXED", "NEW", "GONE", "SAME"]
@@ -16,7 +16,7 @@ Launches = list[tuple[str, str]]
 """Launches of a row: digest of the kernel, and its grid and numbers; of torch's operators "", and name and shapes."""
 
 MIN_SIMILARITY = 0.6
-"""Similarity of two names from which a kernel counts as renamed."""
+"""Similarity of two names in the source, shorter than in a profile, from which a kernel counts as renamed."""
 
 
 @dataclass(frozen=True)
@@ -121,21 +121,13 @@ def compare(
 
 
 def _paired(ours: Launches, theirs: Launches, base: Plan, head: Plan) -> list[tuple[str, str]]:
-    """Pair the kernels that only one side launches: those of one name, then of similar names; "" for none."""
-    before = list(dict.fromkeys(digest for digest, _ in ours if digest))
-    after = list(dict.fromkeys(digest for digest, _ in theirs if digest))
-    left = [digest for digest in before if digest not in after]
-    pairs = []
-    for digest in (digest for digest in after if digest not in before):
-        name = head.kernels[digest]["name"]
-        likeness = {old: difflib.SequenceMatcher(None, base.kernels[old]["name"], name).ratio() for old in left}
-        nearest = max(left, key=lambda old: likeness[old], default="")
-        if nearest and likeness[nearest] >= MIN_SIMILARITY:
-            left.remove(nearest)
-        else:
-            nearest = ""
-        pairs.append((nearest, digest))
-    return pairs + [(digest, "") for digest in left]
+    """Pair the kernels that only one side launches, by their names; "" for none."""
+    before, after = (dict.fromkeys(digest for digest, _ in launches if digest) for launches in (ours, theirs))
+    gone = {digest: base.kernels[digest]["name"] for digest in before if digest not in after}
+    new = {digest: head.kernels[digest]["name"] for digest in after if digest not in before}
+    old = pair_by_name(gone, new, MIN_SIMILARITY)
+    pairs = [(old.get(digest, ""), digest) for digest in new]
+    return pairs + [(digest, "") for digest in gone if digest not in old.values()]
 
 
 def _changed(
