@@ -1,12 +1,23 @@
 """Whether a JSON value has the form that a Python type describes, where files are read or written."""
 
+import dataclasses
 import functools
 import operator
+import sys
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NotRequired, Required, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Predicate = Callable[[Any], bool]
+Parsed = TypeVar("Parsed")
+
+
+def finite(value: float) -> bool:
+    """Return whether a number, even an int of any length, is finite as a float."""
+    return abs(value) <= sys.float_info.max
+
+
+Finite = Annotated[float, finite]
 
 
 def matches(value: Any, kind: Any) -> bool:
@@ -50,6 +61,45 @@ def _instance_of(kind: type) -> Predicate:
     return lambda value: isinstance(value, allowed) and not isinstance(value, bool)
 
 
+def parsed(kind: type[Parsed], value: Any, name: str = "the document") -> Parsed:
+    """Build dataclasses from JSON objects, tuples from lists and finite floats from numbers, at any depth.
+
+    `name` is the field's. Keys without a field are ignored. Raises ValueError, which names the field at fault.
+    """
+    form: Any = Finite if kind is float else kind
+    origin, parts = get_origin(form), get_args(form)
+    built: Any
+    if origin in (Union, types.UnionType):  # of a type and None
+        return None if value is None else parsed(parts[0], value, name)  # type: ignore[return-value]
+    if isinstance(form, type) and dataclasses.is_dataclass(form) and isinstance(value, dict):
+        hints, required = _fields(form)
+        if missing := required - value.keys():
+            raise ValueError(f"{min(missing)} is missing")
+        built = form(**{field: parsed(hint, value[field], field) for field, hint in hints.items() if field in value})
+    elif origin is dict and isinstance(value, dict):
+        built = {key: parsed(parts[1], one, name) for key, one in value.items()}
+    elif (origin is list or parts[1:] == (...,)) and isinstance(value, list):
+        built = origin(parsed(parts[0], one, name) for one in value)
+    elif origin is tuple and isinstance(value, list) and len(value) == len(parts):
+        built = tuple(parsed(part, one, name) for part, one in zip(parts, value, strict=True))
+    elif origin not in (dict, list, tuple) and matches(value, form):
+        built = float(value) if float in parts else value
+    else:
+        raise ValueError(f"{name} is {value!r:.40}; allowed: {written(form)}")
+    return built
+
+
+@functools.cache
+def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of a dataclass's fields, and the names of those without a default."""
+    none = dataclasses.MISSING
+    required = {one.name for one in dataclasses.fields(kind) if one.default is none and one.default_factory is none}
+    return get_type_hints(kind, include_extras=True), required
+
+
 def written(kind: Any) -> str:
     """Return a type as it is written."""
+    if get_origin(kind) is Annotated:
+        first, *predicates = get_args(kind)
+        return " ".join([*(holds.__name__ for holds in predicates), written(first)])
     return getattr(kind, "__name__", "") if not get_args(kind) else str(kind).replace("typing.", "")

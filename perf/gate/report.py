@@ -1,19 +1,28 @@
-"""Serialise a report, and keep it beside the records."""
+"""Write and read the gate's documents, which are kept beside the records: reports and self-tests."""
 
+import contextlib
 import dataclasses
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from perf.forms import parsed
 from perf.gate.evidence import Arm, Evidence
-from perf.gate.verdicts import Report
+from perf.gate.self_test_case import SelfTestCase
+from perf.gate.verdicts import Report, Verdict, Visits
 from perf.harness import device
 from perf.harness.working_tree import RECORDS
 
 VERSION = 1
-"""Version of the file format."""
+"""Version of a report."""
+
+SELF_TEST_VERSION = 1
+
+_STAMP = "%Y%m%dT%H%M%SZ.json"
+"""Name of a document on file."""
 
 
 def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
@@ -49,6 +58,87 @@ def place(kind: Kind, when: datetime.datetime) -> Path:
     Two gates of one checkout, on a GPU each, can end in the same second.
     """
     folder = RECORDS / device.machine()["machine"] / kind
-    while (path := folder / f"{when:%Y%m%dT%H%M%SZ}.json").exists():
+    while (path := folder / when.strftime(_STAMP)).exists():
         when += datetime.timedelta(seconds=1)
     return path
+
+
+class Unreadable(ValueError):
+    """A document that cannot be opened, is no JSON, or has an unknown version or form."""
+
+
+@dataclass(frozen=True)
+class Ended(SelfTestCase):
+    """A case of a self-test and its outcome."""
+
+    contaminated: str
+    """Description of the controls' movement; "" if they did not move."""
+
+    verdicts: tuple[Verdict, ...]
+    visits: Visits
+    """Controls included."""
+
+    seconds: float
+    processes: int | None = None
+    """Maximum number of processes of a row; None in older files."""
+
+    memory: tuple[Verdict, ...] = ()
+    """Verdicts on peak memory of a gate of identical code."""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """A self-test on file."""
+
+    started_at: datetime.datetime
+    """Start of the self-test, in UTC."""
+
+    commit: str
+    """40 hex digits, or "working tree"."""
+
+    device: dict[str, Any]
+    software: dict[str, Any]
+    parts: tuple[Ended, ...]
+
+
+def time_of(path: Path) -> datetime.datetime:
+    """Return the time, in UTC, in the name of a document on file. Raises `Unreadable` for another name."""
+    try:
+        return datetime.datetime.strptime(path.name, _STAMP).replace(tzinfo=datetime.UTC)
+    except ValueError:
+        raise Unreadable("is not named by its time") from None
+
+
+def read_report(path: Path) -> Report:
+    """Read a report. Raises `Unreadable`."""
+    with document(path, VERSION) as found:
+        report = parsed(Report, found)
+        for arm in (report.base, report.head):
+            parsed(Arm, arm)
+        return report
+
+
+def read_self_test(path: Path) -> SelfTest:
+    """Read a self-test. Raises `Unreadable`."""
+    with document(path, SELF_TEST_VERSION) as found:
+        started = datetime.datetime.fromisoformat(parsed(str, found.get("started_at"), "started_at"))
+        started = started if started.tzinfo else started.replace(tzinfo=datetime.UTC)
+        return parsed(SelfTest, found | {"started_at": started.astimezone(datetime.UTC)})
+
+
+@contextlib.contextmanager
+def document(path: Path, version: int) -> Iterator[dict[str, Any]]:
+    """Read a JSON object of a version. Raises `Unreadable`, also for errors in the body of the `with` statement."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unreadable(error.strerror or "cannot be read") from None
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"is no JSON, or cut off: {error}") from None
+    its = found.get("version") if isinstance(found, dict) else None
+    if its != version:
+        raise Unreadable(f"is of version {its!r:.40}; allowed: {version}")
+    try:
+        yield found
+    except (ValueError, OverflowError) as error:
+        raise Unreadable(f"is not of the form of version {version}: {error!s:.160}") from None

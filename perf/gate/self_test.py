@@ -14,7 +14,7 @@ from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge, open_rows, visits
 from perf.gate.rate import Rate
-from perf.gate.report import own_test, place
+from perf.gate.report import SELF_TEST_VERSION, own_test, place
 from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
 from perf.gate.verdicts import Judgement, Verdict, Word
 from perf.harness import device
@@ -101,7 +101,7 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[SelfT
         results.append(SelfTestResult(case, judgement, evidence, round(time.monotonic() - begin, 1), run.processes))
         identical = identical or evidence
         parts = [result.to_json() for result in results]
-        record = own_test(1, arm, run.greeting, started, parts=parts)
+        record = own_test(SELF_TEST_VERSION, arm, run.greeting, started, parts=parts)
         path = path or place("self-test", started)
         write_measured({path: record})
     click.echo(table(results))

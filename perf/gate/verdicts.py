@@ -1,7 +1,9 @@
 """Verdicts of a gate, the numbers behind them, and whether the report as a whole may be believed."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from perf.forms import Finite
 
 Quantity = Literal["time", "peak_memory"]
 Word = Literal["SLOWER", "FASTER", "LARGER", "SMALLER", "SAME", "AMBIGUOUS", "BROKEN", "FIXED", "NEW", "GONE"]
@@ -20,8 +22,14 @@ OUT_OF_TIME = "the budget ended before the first visit"
 UNMEASURED = "not measured"
 """Start of the reason of a verdict without a number whose case was never visited."""
 
+
 Visits = dict[str, list[tuple[int, float]]]
 """Process and change of each visit, by case key. A change is log(head / base), or a difference's share of its step."""
+
+
+def positive(value: float) -> bool:
+    """Return whether a number is above 0."""
+    return value > 0
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,7 @@ class Verdict:
     """Lower end of the 95 % confidence interval of `change`; bytes are exact, so both ends equal it."""
 
     high: float | None
-    smallest_visible: float | None
+    smallest_visible: Annotated[Finite, positive] | None
     """Minimum detectable slow-down: reported as SLOWER with 95 % probability by twelve processes with this row's
     scatter. None for bytes, for more than a factor of 1000, and for too few visits."""
 
@@ -179,6 +187,11 @@ class Report:
     """Visits behind the verdicts, controls included."""
 
     unreached: Unreached = field(default_factory=Unreached)
+
+    @property
+    def is_of_identical_code(self) -> bool:
+        """Whether both arms are the same commit (an A/A gate)."""
+        return bool(self.base["commit"] == self.head["commit"])
 
     @property
     def exit_status(self) -> int:

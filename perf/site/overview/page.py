@@ -6,6 +6,7 @@ from typing import Any
 
 from perf.gate.wording import change, headline, in_order, name
 from perf.harness.records import CaseResult
+from perf.printable import shortened
 from perf.site import pages
 from perf.site.changes import page as change_page
 from perf.site.changes.rows import Change
@@ -77,7 +78,7 @@ def render(project: str, machines: Iterable[MachineOverview], show_commit_url: s
 
 
 def _machine(one: MachineOverview) -> dict[str, Any]:
-    gates = [gate for gate in one.gates if not gate.is_of_identical_code]  # those are for the trust page
+    gates = [gate for gate in one.gates if not gate.report.is_of_identical_code]  # those are for the trust page
     failures = by_reason(one.failing, lambda result: f"{with_class(result)} at {result.session.commit[:8]}")
     return {
         "id": pages.ident(one.name),
@@ -150,8 +151,9 @@ def _gate(one: Gate) -> dict[str, Any]:
     bad = [verdict for verdict in in_order(report.judgement.believed) if verdict.is_bad]
     return {
         "date": f"{one.when:%Y-%m-%d %H:%M}",
-        "base": report.base,
-        "head": report.head,
+        "base": report.base["commit"],
+        "head": report.head["commit"],
+        "subject": shortened(report.head["subject"]),
         "says": headline(report),
         "status": report.exit_status,
         "rows": [f"{name(verdict.key, verdict.quantity)}: {change(verdict)}" for verdict in bad[:MOST_ROWS]],

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from perf.forms import parsed
 from perf.gate.mutations import VERSION, scores_by_kind
 from perf.gate.mutations import mutations as listed
 from perf.gate.rate import Rate
+from perf.gate.report import document
 from perf.site import kept
 
 
@@ -33,18 +36,15 @@ def read(directory: Path, machine: str) -> tuple[list[Planted], list[tuple[str, 
 
     Raises nothing.
     """
-    found, skipped = kept.read_folder(directory / machine / "mutations", parse)
-    newest = {(one.kind, one.name): one for _, planted in found for one in planted}
+    found, skipped = kept.read_folder(directory / machine / "mutations", _read)
+    newest = {(one.kind, one.name): one for planted in found for one in planted}
     return [newest[key] for one in listed() if (key := (one.kind, one.name)) in newest], skipped
 
 
-def parse(text: str) -> list[Planted]:
-    """Parse a file's contents. Raises `kept.Unreadable`, or ValueError or RecursionError if it is not JSON."""
-    with kept.document(text, VERSION) as document:
-        commit = kept.text(document["commit"])
-        names = ("kind", "name", "wanted", "word", "reason")
-        attempts = [{name: kept.text(one[name]) for name in names} for one in document["attempts"]]
-        return [Planted(**one, commit=commit) for one in attempts]
+def _read(path: Path) -> list[Planted]:
+    with document(path, VERSION) as found:
+        attempts = parsed(list[dict[str, Any]], found.get("attempts"), "attempts")
+        return [parsed(Planted, one | {"commit": found.get("commit")}) for one in attempts]
 
 
 def scores(planted: list[Planted]) -> list[tuple[str, Rate]]:

@@ -8,6 +8,7 @@ from perf import units
 from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.rate import Rate
+from perf.gate.report import SelfTest
 from perf.gate.wording import name
 from perf.selection import Negligible
 from perf.site import conditions, pages
@@ -15,7 +16,6 @@ from perf.site.changes.rates import COMMITS, Rates
 from perf.site.trust import mutations, rates, visible
 from perf.site.trust.mutations import Planted
 from perf.site.trust.rates import Pooled
-from perf.site.trust.records import SelfTest
 from perf.site.trust.visible import IdenticalRow, Spread
 
 COMMAND = "python -m perf gate --self-test"

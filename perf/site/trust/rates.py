@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from perf.gate.rate import Rate
+from perf.gate.report import Ended, SelfTest
 from perf.gate.self_test_case import SelfTestCase
-from perf.site.trust.records import Ended, SelfTest
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perf.gate.report import Ended, SelfTest
 from perf.gate.verdicts import Verdict
 from perf.selection import Negligible
 from perf.site.axes import LogAxis
-from perf.site.trust.records import Ended, SelfTest
 
 _FINEST, _COARSEST = 1e-5, 100.0
 """Limits of a picture's logarithmic axis."""
@@ -61,7 +61,7 @@ def spreads(tests: Iterable[SelfTest]) -> list[Spread]:
         for part in test.parts:
             if part.injection or part.contaminated:
                 continue
-            for key, changes in part.changes.items():
+            for key, changes in part.visits.items():
                 of_row = by_class.setdefault(benchmark_of(key), {}).setdefault(key, [])
                 of_row.extend(change for _, change in changes)
     found = [_spread(name, of_rows) for name, of_rows in by_class.items() if any(of_rows.values())]

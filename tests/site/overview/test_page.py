@@ -107,9 +107,10 @@ def test_gates_are_read_as_they_are_kept_newest_first(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("{", "is no JSON, or cut off"),
-        ('{"version": 2}', "is of version 2; this page reads version 1"),
-        ('{"version": 1}', "has no 'judgement'"),
+        ('{"version": 2}', "is of version 2; allowed: 1"),
+        ('{"version": 1}', "is not of the form of version 1: base is missing"),
         ('{"version": 1, "judgement": {}, "base": 3}', "is not of the form of version 1"),
+        (reports.to_json(report(head={"commit": "a"})), "is not of the form of version 1: subject is missing"),
     ],
 )
 def test_what_is_no_gate_is_named_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
@@ -126,7 +127,9 @@ def test_a_row_of_another_form_makes_its_gate_unreadable(tmp_path: Path) -> None
     document = json.loads(reports.to_json(report(verdict("SAME"))))
     document["judgement"]["verdicts"][0]["word"] = "FINE"
     keep(tmp_path, "20260101T000000Z.json", json.dumps(document))
-    assert gates.read(tmp_path, "h200")[1][0][1].startswith("has 'FINE' where one of SLOWER")
+    assert gates.read(tmp_path, "h200")[1][0][1].startswith(
+        "is not of the form of version 1: word is 'FINE'; allowed: "
+    )
 
 
 def test_what_changed_lately_leads_to_its_commit() -> None:

@@ -3,13 +3,14 @@
 import json
 import math
 import random
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from perf.gate.evidence import Arm, Evidence, Outcome, PairedVisit
-from perf.gate.report import own_test
+from perf.gate.report import SELF_TEST_VERSION, SelfTest, own_test, read_self_test
 from perf.gate.self_test import SelfTestResult
 from perf.gate.self_test_case import PLANTED, SelfTestCase
 from perf.gate.verdicts import Judgement, Verdict, Word
@@ -55,7 +56,7 @@ def document(
         ended.append(SelfTestResult(part, Judgement(verdicts, moved), evidence, 60.0, 12))
     greeting = {"software": SOFTWARE, "device": DEVICE}
     parts = [result.to_json() for result in ended]
-    return json.loads(own_test(1, Arm(commit, "Made up"), greeting, started_at, parts=parts))
+    return json.loads(own_test(SELF_TEST_VERSION, Arm(commit, "Made up"), greeting, started_at, parts=parts))
 
 
 def write(directory: Path, machine: str, name: str, found: dict[str, Any] | str) -> Path:
@@ -64,6 +65,12 @@ def write(directory: Path, machine: str, name: str, found: dict[str, Any] | str)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(found if isinstance(found, str) else json.dumps(found))
     return path
+
+
+def read(found: dict[str, Any]) -> SelfTest:
+    """The self-test of a document."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read_self_test(write(Path(folder), "box", "self-test", found))
 
 
 def _evidence(number: int) -> Evidence:

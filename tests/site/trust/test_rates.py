@@ -1,6 +1,5 @@
 """Rates are pooled over self-tests: what counts, and what does not."""
 
-import json
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -8,15 +7,15 @@ from typing import Any
 import pytest
 
 from perf.gate.rate import Rate
+from perf.gate.report import SelfTest
 from perf.gate.verdicts import Word
 from perf.site.trust import rates
 from perf.site.trust.rates import Pooled
-from perf.site.trust.records import SelfTest, parse
 from tests.site.trust import made_up as self_tests
 
 
 def made(**changes: Any) -> SelfTest:
-    return parse(json.dumps(self_tests.document(**changes)))
+    return self_tests.read(self_tests.document(**changes))
 
 
 def by_title(*tests: SelfTest) -> dict[str, Pooled]:
@@ -71,7 +70,7 @@ def test_a_row_that_could_not_have_shown_anything_cannot_be_right_about_identica
     for part in document["parts"][:5]:  # no row here shows what is planted on the host
         part["verdicts"][0] |= {"word": "AMBIGUOUS", "smallest_visible": None}
     document["parts"][0]["verdicts"][1] |= {"word": "SLOWER", "smallest_visible": None}
-    parts = by_title(parse(json.dumps(document)))
+    parts = by_title(self_tests.read(document))
     assert (parts["identical code"].rate, parts["identical code"].unmeasured) == (Rate(0, 2), 2)
     assert parts["5 % on the device"].rate == Rate(3, 4), "what was not measured was not found"
 

@@ -1,16 +1,15 @@
 """What each row shows, how visits scatter, and where the pictures put it."""
 
 import dataclasses
-import json
 import math
 
 import pytest
 
+from perf.gate.report import Ended
 from perf.gate.verdicts import Verdict
 from perf.harness.injection import Injection
 from perf.selection import asv_classes
 from perf.site.trust import visible
-from perf.site.trust.records import Ended, parse
 from perf.site.trust.visible import axis_of
 from tests.gate.reports import verdict
 from tests.site.trust import made_up as self_tests
@@ -19,7 +18,7 @@ NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7)}
 
 
 def part_of(*verdicts: Verdict) -> Ended:
-    return Ended(None, "", verdicts, {}, None)
+    return Ended(None, "", verdicts, {}, 60.0)
 
 
 def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
@@ -36,8 +35,8 @@ def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
 
 
 def test_the_newest_part_that_counts_is_shown() -> None:
-    tests = [parse(json.dumps(self_tests.document(rows=1, commit=letter * 40))) for letter in "ab"]
-    moved = parse(json.dumps(self_tests.document(rows=1, commit="c" * 40, contaminated=("identical code",))))
+    tests = [self_tests.read(self_tests.document(rows=1, commit=letter * 40)) for letter in "ab"]
+    moved = self_tests.read(self_tests.document(rows=1, commit="c" * 40, contaminated=("identical code",)))
     found = visible.newest([*tests, moved])
     assert found is not None
     assert found[0].commit == "b" * 40
@@ -51,17 +50,17 @@ def test_every_class_that_asv_measures_says_what_is_negligible() -> None:
 
 
 def test_visits_of_a_class_are_taken_together() -> None:
-    test = parse(json.dumps(self_tests.document(rows=8)))
+    test = self_tests.read(self_tests.document(rows=8))
     steady, short = visible.spreads([test, test])
     assert (steady.benchmark, short.benchmark) == ("attention.FlashAttention", "attention.ShortAttention")
     assert (steady.rows, steady.visits) == (4, 2 * 4 * 18)
     assert 0 < steady.half < steady.most < short.most
-    part = dataclasses.replace(test.parts[0], changes={"a.B(1)": [(0, math.log1p(n / 100)) for n in range(1, 21)]})
+    part = dataclasses.replace(test.parts[0], visits={"a.B(1)": [(0, math.log1p(n / 100)) for n in range(1, 21)]})
     [known] = visible.spreads([dataclasses.replace(test, parts=(part,))])
     assert (known.half, known.most, known.median) == pytest.approx((0.105, 0.19, 0.105))
-    wild = dataclasses.replace(part, changes={"a.B(1)": [(0, 1e300), (0, -1e300)]}, contaminated="")
+    wild = dataclasses.replace(part, visits={"a.B(1)": [(0, 1e300), (0, -1e300)]}, contaminated="")
     assert visible.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
-    for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"changes": {"a.B(1)": []}}):
+    for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"visits": {"a.B(1)": []}}):
         assert not visible.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
 
 
