@@ -1,12 +1,12 @@
 """`python -m perf accept`: accept the regressions of a gate's report with a reason."""
 
-import json
 from pathlib import Path
 
 import click
 
 from perf.gate import acceptance
 from perf.gate.checkouts import resolve
+from perf.gate.report import Unreadable, read_report
 from perf.gate.wording import name
 
 
@@ -27,9 +27,9 @@ def command(report: Path, reason: str) -> None:
     if not reason.strip():
         raise click.UsageError("--reason was empty; allowed: a sentence")
     try:
-        new = acceptance.of_report(json.loads(report.read_text()), reason.strip())
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise click.ClickException(f"{report} is not a gate's report: {type(error).__name__}: {error}") from None
+        new = acceptance.of_report(read_report(report), reason.strip())
+    except Unreadable as error:
+        raise click.ClickException(f"{report} {error}") from None
     resolve(new.commit)
     acceptance.add(new)
     for row in new.rows:

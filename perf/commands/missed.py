@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from perf.gate.acceptance import FILE as ACCEPTED
+from perf.gate.report import Unreadable, read_report
 from perf.git import output
 from perf.harness import device, records
 from perf.harness.case import Case, case_key
@@ -123,13 +124,12 @@ def _judged(folder: Path) -> list[str]:
     heads = []
     for path in sorted(folder.glob("*.json")):
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            judged = document["exit_status"] != 2 and document["tests_passed"]
-            is_self_test = document["base"]["commit"] == document["head"]["commit"]
-            if judged and not is_self_test and not document["judgement"]["contaminated"]:
-                heads.append(str(document["head"]["commit"]))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            raise click.ClickException(f"{path} is truncated, or not a report of a gate: move it aside") from None
+            report = read_report(path)
+        except Unreadable as error:
+            raise click.ClickException(f"{path} {error}: move it aside") from None
+        judged = report.exit_status != 2 and report.tests_passed and not report.judgement.contaminated
+        if judged and not report.is_of_identical_code:
+            heads.append(str(report.head["commit"]))
     return heads
 
 

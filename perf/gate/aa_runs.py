@@ -6,7 +6,6 @@ identical code has shown so far, at the far end of its 95 % confidence interval,
 run on record whose controls held counts, so a run that contradicts a margin widens it.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from perf.gate.report import RECORDS
-from perf.gate.verdicts import Visits
+from perf.gate.report import RECORDS, Ended, Unreadable, read_report, read_self_test
+from perf.gate.verdicts import Judgement, Report, Visits, Word
 from perf.harness.intervals import of_mean
 
 MIN_MARGIN = 0.003
@@ -40,7 +39,7 @@ class AARun:
 
     visits: Visits
     base_s: dict[str, float]
-    words: dict[str, str]
+    words: dict[str, Word]
     """Verdicts on times, by case key."""
 
     seconds: float
@@ -60,34 +59,35 @@ def recorded(machine: str, records: Path | None = None) -> list[AARun]:
     runs = []
     for path in sorted([*folder.glob("gate/*.json"), *folder.glob("self-test/*.json")], key=lambda path: path.name):
         try:
-            run = _aa_run(path.stem, json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            run = _aa_run(path)
+        except Unreadable:
             continue
         if run:
             runs.append(run)
     return runs
 
 
-def _aa_run(when: str, document: dict[str, Any]) -> AARun | None:
-    if "parts" in document:
-        run = next((part for part in document["parts"] if part["injection"] is None), None)
-        if run is None:
+def _aa_run(path: Path) -> AARun | None:
+    run: Report | Ended
+    if path.parent.name == "gate":
+        run = read_report(path)
+        if not run.is_of_identical_code or run.head_software:
             return None
-        verdicts, contaminated = run["verdicts"], run["contaminated"]
+        judged: Judgement | Ended = run.judgement
     else:
-        if document["base"]["commit"] != document["head"]["commit"] or document["head_software"]:
+        identical = [part for part in read_self_test(path).parts if part.injection is None]
+        if not identical:
             return None
-        run, judgement = document, document["judgement"]
-        verdicts, contaminated = judgement["verdicts"], judgement["contaminated"]
-    if contaminated or not run.get("visits"):
+        run = judged = identical[0]
+    if judged.contaminated or not run.visits:
         return None
-    times = [verdict for verdict in verdicts if verdict["quantity"] == "time" and verdict["base"]]
+    times = {verdict.key: verdict for verdict in judged.verdicts if verdict.quantity == "time"}
     return AARun(
-        when,
-        {key: [(int(process), float(change)) for process, change in of] for key, of in run["visits"].items()},
-        {verdict["key"]: float(verdict["base"]) for verdict in times},
-        {verdict["key"]: str(verdict["word"]) for verdict in times},
-        float(run["seconds"]),
+        path.stem,
+        run.visits,
+        {key: verdict.base for key, verdict in times.items() if verdict.base},
+        {key: verdict.word for key, verdict in times.items() if verdict.base},
+        run.seconds,
     )
 
 

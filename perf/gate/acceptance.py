@@ -7,16 +7,16 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import click
 from filelock import FileLock
 
 from perf.files import write_aside
+from perf.forms import parsed
 from perf.gate.checkouts import ROOT, WORKING_TREE, git
 from perf.gate.evidence import Arm
-from perf.gate.report import VERSION
-from perf.gate.verdicts import BAD, Judgement, Quantity, Verdict, Word
+from perf.gate.verdicts import BAD, Judgement, Quantity, Report, Verdict, Word
 
 FILE = "perf/accepted.json"
 
@@ -61,35 +61,20 @@ class Acceptance:
 
 def read(text: str) -> list[Acceptance]:
     """Parse the text of `perf/accepted.json`. Raises `click.ClickException` if it is malformed."""
+    known = {field.name for field in dataclasses.fields(AcceptedRow)}
     try:
-        return [
-            Acceptance(
-                _text("commit", entry["commit"]),
-                _text("reason", entry["reason"]),
-                tuple(_row(row) for row in entry["rows"]),
-            )
-            for entry in json.loads(text)
-        ]
-    except (ValueError, TypeError, KeyError) as error:
-        raise click.ClickException(f"{FILE} cannot be read: {type(error).__name__}: {error}") from None
-
-
-def _text(field: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{field} is {value!r}; allowed: text")
-    return value
-
-
-def _row(fields: dict[str, Any]) -> AcceptedRow:
-    row = AcceptedRow(**fields)
-    if not isinstance(row.at_most, float | int | None):
-        raise TypeError(f"at_most is {row.at_most!r}; allowed: a number or null")
-    if row.at_most is None and row.word != "BROKEN":
-        raise ValueError(f"at_most of a {row.word} row is null; allowed: a number")
-    for field, allowed in (("quantity", get_args(Quantity)), ("word", BAD)):
-        if getattr(row, field) not in allowed:
-            raise ValueError(f"{field} is {getattr(row, field)!r}; allowed: {', '.join(allowed)}")
-    return row
+        document = json.loads(text)
+        acceptances = parsed(list[Acceptance], document)
+        if unknown := {name for entry in document for row in entry["rows"] for name in row} - known:
+            raise ValueError(f"a row has {min(unknown)!r}; allowed: {', '.join(sorted(known))}")
+        for row in (row for one in acceptances for row in one.rows):
+            if row.word not in BAD:
+                raise ValueError(f"word is {row.word!r}; allowed: {', '.join(BAD)}")
+            if row.at_most is None and row.word != "BROKEN":
+                raise ValueError(f"at_most of a {row.word} row is null; allowed: a number")
+    except (ValueError, RecursionError) as error:
+        raise click.ClickException(f"{FILE} cannot be read: {error}") from None
+    return acceptances
 
 
 def in_checkout() -> list[Acceptance]:
@@ -121,21 +106,15 @@ def applied(judgement: Judgement, acceptances: Iterable[Acceptance]) -> Judgemen
     )
 
 
-def of_report(document: dict[str, Any], reason: str) -> Acceptance:
+def of_report(report: Report, reason: str) -> Acceptance:
     """Accept every regression of a report that is believed and not yet accepted.
 
     Raises `click.ClickException` with one line if there is none, or no commit to bind the reason to.
     """
-    if document["version"] != VERSION:
-        raise ValueError(f"version {document['version']!r}; allowed: {VERSION}")
-    commit = _text("commit", document["head"]["commit"])
+    commit = report.head["commit"]
     if commit == WORKING_TREE:
         raise click.ClickException("the report is of a working tree; allowed: a report of a commit")
-    judgement = Judgement(
-        tuple(Verdict(**verdict) for verdict in document["judgement"]["verdicts"]),
-        document["judgement"]["contaminated"],
-    )
-    bad = [verdict for verdict in judgement.believed if verdict.is_bad]
+    bad = [verdict for verdict in report.judgement.believed if verdict.is_bad]
     for verdict in bad:
         if verdict.failure == "wrong":
             raise click.ClickException(f"{verdict.key} is {verdict.reason}: no wrong result can be accepted")

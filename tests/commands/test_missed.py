@@ -10,10 +10,12 @@ from click.testing import CliRunner
 from perf.benchmarks.smoke import SmokeAttention
 from perf.commands import missed as missed_module
 from perf.commands.missed import rows_of
+from perf.gate.report import to_json
 from perf.harness import records
 from perf.harness.suite import cases_of
 from perf.machines import MACHINE_FILE
 from perf.selection import SETS
+from tests.gate.reports import report, verdict
 from tests.throwaway import Repository
 
 
@@ -140,13 +142,12 @@ def gate_due(project, *arguments):
     return missed_of(project, "--gate", "--machine", "m", *arguments)
 
 
-def keep(project, commit, *, at=1, **changes):
-    """A report of a gate that judged `commit`; `changes` of what it found. Returns the file."""
-    document = {"exit_status": 0, "tests_passed": True, "judgement": {"contaminated": ""}}
-    document |= {"base": {"commit": "b" * 40}, "head": {"commit": commit}}
+def keep(project, head, *, at=1, base="b" * 40, word="SAME", **changes):
+    """A report of a gate that judged `head`, which has a verdict of this word. Returns the file."""
+    arms = {"base": {"commit": base, "subject": "x"}, "head": {"commit": head, "subject": "x"}}
     path = project.folder / "perf" / "records" / "m" / "gate" / f"2026110{at}T000000Z.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document | changes))
+    path.write_text(to_json(report(verdict(word), **arms, **changes)))
     return path
 
 
@@ -169,7 +170,7 @@ def test_a_gate_covers_everything_since_the_last_one_and_none_is_due_twice(kept)
     project, (first, _, last) = kept
     keep(project, first)
     assert gate_due(project) == f"{first} {last}\n"
-    keep(project, last, at=2, exit_status=1)
+    keep(project, last, at=2, word="SLOWER")
     assert gate_due(project) == ""
     keep(project, first, at=3)  # of an older range, by hand: it takes nothing back
     assert gate_due(project) == ""
@@ -178,11 +179,11 @@ def test_a_gate_covers_everything_since_the_last_one_and_none_is_due_twice(kept)
 
 
 UNJUDGED = {
-    "nothing judged": {"exit_status": 2},
-    "controls that moved": {"exit_status": 1, "judgement": {"contaminated": "copy moved by 4 %"}},
-    "red tests": {"exit_status": 1, "tests_passed": False},
-    "no commit of main": {"head": {"commit": "f" * 40}},
-    "a working tree": {"head": {"commit": "working tree"}},
+    "nothing judged": {"word": "AMBIGUOUS"},
+    "controls that moved": {"contaminated": "copy moved by 4 %"},
+    "red tests": {"tests_passed": False},
+    "no commit of main": {"head": "f" * 40},
+    "a working tree": {"head": "working tree"},
 }
 
 
@@ -190,8 +191,8 @@ UNJUDGED = {
 def test_a_gate_that_says_nothing_of_main_is_made_up_for(kept, case):
     project, (first, _, last) = kept
     keep(project, first)
-    keep(project, last, at=2, **UNJUDGED[case])
-    keep(project, last, at=3, base={"commit": last})  # against itself
+    keep(project, **{"head": last, "at": 2} | UNJUDGED[case])
+    keep(project, last, at=3, base=last)  # against itself
     assert gate_due(project) == f"{first} {last}\n"
 
 
