@@ -18,6 +18,7 @@ from github import REPOSITORY, RefusedError, api, expect, ours, shown
 from results import content_of, git
 from untrusted import harmless, read_report
 
+from perf.forms import parsed
 from perf.gate.comment import MARKER, comment
 from perf.gate.verdicts import Judgement, Report, Unreached, Verdict
 
@@ -54,28 +55,20 @@ def run(folder: Path, repository: str, url: str) -> Iterator[str]:
 
 def believed(document: dict[str, Any], name: str) -> Report:
     """Drop the rows that do not count, such as times beside controls that moved. Raises RefusedError."""
-    verdicts = tuple(_made(Verdict, verdict, name) for verdict in document["judgement"]["verdicts"])
-    judgement = Judgement(verdicts, document["judgement"]["contaminated"])
-    base, head = (document[arm]["commit"] for arm in ("base", "head"))
-    return _made(
-        Report,
-        document,
-        name,
+    try:
+        report = parsed(Report, document)
+    except ValueError as error:
+        raise RefusedError(f"{name} is not whole: {shown(error)}") from None
+    base, head = report.base["commit"], report.head["commit"]
+    return dataclasses.replace(
+        report,
         base=_of_main(base, head),
         head=_of_main(head, "HEAD"),
-        judgement=dataclasses.replace(judgement, verdicts=judgement.believed),
+        judgement=Judgement(report.judgement.believed, report.judgement.contaminated),
         without=(),
         unreached=Unreached(),
         command=f"python -m perf gate {base} {head} --set pr --no-tests",
     )
-
-
-def _made(cls: type[Any], document: dict[str, Any], name: str, **others: Any) -> Any:
-    known = {field.name: document[field.name] for field in dataclasses.fields(cls) if field.name in document}
-    try:
-        return cls(**known | others)
-    except TypeError as error:
-        raise RefusedError(f"{name} is not whole: {shown(error)}") from None
 
 
 def _of_main(commit: str, later: str) -> dict[str, str]:

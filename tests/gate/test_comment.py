@@ -1,6 +1,5 @@
 """The comment on a pull request: what it shows, and that nothing of the commits under test can write in it."""
 
-import json
 import re
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from perf.gate.comment import MARKER, MAX_CHARACTERS, comment
-from perf.gate.verdicts import Judgement, Report, Verdict
+from perf.gate.report import read_report
 from tests.gate.reports import KEY, report, verdict
 
 HOSTILE = (
@@ -72,9 +71,5 @@ def test_a_long_report_is_cut_between_rows_and_says_so():
 def test_the_comment_in_the_docs_is_what_its_record_gives():
     """A real regression of ours, found again: larger tiles for a single head."""
     root = Path(__file__).parents[2]
-    kept = json.loads((root / "perf/records/nvidia-h200/gate/20261124T142859Z.json").read_text())
-    judgement = kept["judgement"]
-    verdicts = tuple(Verdict(**one) for one in judgement["verdicts"])
-    fields = {name: kept[name] for name in Report.__dataclass_fields__ if name in kept}
-    found = Report(**fields | {"judgement": Judgement(verdicts, judgement["contaminated"])})
+    found = read_report(root / "perf/records/nvidia-h200/gate/20261124T142859Z.json")
     assert comment(found) == (root / "docs/comment.md").read_text(encoding="utf-8")
