@@ -64,7 +64,8 @@ def _instance_of(kind: type) -> Predicate:
 def parsed(kind: type[Parsed], value: Any, name: str = "the document") -> Parsed:
     """Build dataclasses from JSON objects, tuples from lists and finite floats from numbers, at any depth.
 
-    `name` is the field's. Keys without a field are ignored. Raises ValueError, which names the field at fault.
+    `name` is the field's. A field's `metadata` may hold another `key`; keys without a field are ignored. Raises
+    ValueError, which names the key at fault.
     """
     form: Any = Finite if kind is float else kind
     origin, parts = get_origin(form), get_args(form)
@@ -72,10 +73,13 @@ def parsed(kind: type[Parsed], value: Any, name: str = "the document") -> Parsed
     if origin in (Union, types.UnionType):  # of a type and None
         return None if value is None else parsed(parts[0], value, name)  # type: ignore[return-value]
     if isinstance(form, type) and dataclasses.is_dataclass(form) and isinstance(value, dict):
-        hints, required = _fields(form)
-        if missing := required - value.keys():
-            raise ValueError(f"{min(missing)} is missing")
-        built = form(**{field: parsed(hint, value[field], field) for field, hint in hints.items() if field in value})
+        arguments = {}
+        for field, hint in _fields(form):
+            if (key := _key(field)) in value:
+                arguments[field.name] = parsed(hint, value[key], key)
+            elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise ValueError(f"{key} is missing")
+        built = form(**arguments)
     elif origin is dict and isinstance(value, dict):
         built = {key: parsed(parts[1], one, name) for key, one in value.items()}
     elif (origin is list or parts[1:] == (...,)) and isinstance(value, list):
@@ -90,11 +94,19 @@ def parsed(kind: type[Parsed], value: Any, name: str = "the document") -> Parsed
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
-    """Return the types of a dataclass's fields, and the names of those without a default."""
-    none = dataclasses.MISSING
-    required = {one.name for one in dataclasses.fields(kind) if one.default is none and one.default_factory is none}
-    return get_type_hints(kind, include_extras=True), required
+def _fields(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
+    """Return the fields of a dataclass with their types."""
+    hints = get_type_hints(kind, include_extras=True)
+    return [(field, hints[field.name]) for field in dataclasses.fields(kind)]
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    return str(field.metadata.get("key", field.name))
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """Return a dataclass's fields as `parsed` reads them. Pass it to `json.dumps` as `default`."""
+    return {_key(field): getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def written(kind: Any) -> str:

@@ -88,7 +88,7 @@ def _time(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> Verdic
         change=decision.change,
         low=decision.low,
         high=decision.high,
-        smallest_visible=decision.min_detectable,
+        min_detectable=decision.min_detectable,
         same_code=case.same_code,
         reason="; ".join(filter(None, [row.note, *_reasons(case, decision, looks)])),
         negligible=row.shown(row.floor),

@@ -1,7 +1,6 @@
 """Write and read the gate's documents, which are kept beside the records: reports and self-tests."""
 
 import contextlib
-import dataclasses
 import datetime
 import json
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from perf.forms import parsed
+from perf.forms import as_object, parsed
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.self_test_case import SelfTestCase
 from perf.gate.verdicts import Report, Verdict, Visits
@@ -27,11 +26,10 @@ _STAMP = "%Y%m%dT%H%M%SZ.json"
 
 def to_json(report: Report, evidence: Sequence[Evidence] | None = None) -> str:
     """Return `version`, `exit_status`, the fields of `Report`, and `evidence` with raw samples if given."""
-    document: dict[str, Any] = {"version": VERSION, "exit_status": report.exit_status}
-    document |= dataclasses.asdict(report)
+    document = {"version": VERSION, "exit_status": report.exit_status} | as_object(report)
     if evidence is not None:
         document["evidence"] = [row.to_json() for row in evidence]
-    return json.dumps(document, separators=(",", ":")) + "\n"
+    return json.dumps(document, separators=(",", ":"), default=as_object) + "\n"
 
 
 def own_test(version: int, arm: Arm, greeting: dict[str, Any], started: datetime.datetime, **results: Any) -> str:
@@ -46,7 +44,7 @@ def own_test(version: int, arm: Arm, greeting: dict[str, Any], started: datetime
         "device": greeting.get("device", {}),
         "software": greeting.get("software", {}),
     }
-    return json.dumps(document | results, separators=(",", ":")) + "\n"
+    return json.dumps(document | results, separators=(",", ":"), default=as_object) + "\n"
 
 
 Kind = Literal["gate", "environment", "self-test", "mutations"]

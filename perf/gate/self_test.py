@@ -3,7 +3,7 @@
 import datetime
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class SelfTestResult:
     @property
     def rate(self) -> Rate:
         """Detection rate; on identical code the rate of false alarms, among rows with a minimum detectable change."""
-        counted = [verdict for verdict in self.verdicts if self.case.injection or verdict.smallest_visible is not None]
+        counted = [verdict for verdict in self.verdicts if self.case.injection or verdict.min_detectable is not None]
         return Rate(sum(verdict.word == self.case.wanted for verdict in counted), len(counted))
 
     def count(self, word: Word) -> int:
@@ -62,14 +62,14 @@ class SelfTestResult:
         return sum(verdict.word == word for verdict in self.verdicts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form on record."""
+        """Return the form on record, with dataclasses that `own_test` writes."""
         return {
             "name": self.case.title,
-            "injection": asdict(self.case.injection) if self.case.injection else None,
+            "injection": self.case.injection,
             "contaminated": self.judgement.contaminated,
             "seconds": self.seconds,
             "processes": self.processes,
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "verdicts": self.verdicts,
             "visits": visits(self.evidence),
         }
 

@@ -54,7 +54,7 @@ class Verdict:
     """Lower end of the 95 % confidence interval of `change`; bytes are exact, so both ends equal it."""
 
     high: float | None
-    smallest_visible: Annotated[Finite, positive] | None
+    min_detectable: Annotated[Finite, positive] | None = field(metadata={"key": "smallest_visible"})
     """Minimum detectable slow-down: reported as SLOWER with 95 % probability by twelve processes with this row's
     scatter. None for bytes, for more than a factor of 1000, and for too few visits."""
 

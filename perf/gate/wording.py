@@ -142,9 +142,9 @@ def change(verdict: Verdict) -> str:
 
 def detectable(verdict: Verdict) -> str:
     """Format the minimum detectable slow-down."""
-    if verdict.smallest_visible is None:
+    if verdict.min_detectable is None:
         return "-"
-    return units.minimum_detectable(verdict.smallest_visible, lambda share: f"{100 * share:.1f} %")
+    return units.minimum_detectable(verdict.min_detectable, lambda share: f"{100 * share:.1f} %")
 
 
 def commit(arm: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ def verdict(word: str, **changes: Any) -> Verdict:
         "change": 0.032,
         "low": 0.029,
         "high": 0.035,
-        "smallest_visible": 0.017,
+        "min_detectable": 0.017,
         "same_code": False,
         "reason": "",
     }
@@ -36,7 +36,7 @@ def memory(word: str, base: float, head: float) -> Verdict:
         change=share,
         low=share,
         high=share,
-        smallest_visible=None,
+        min_detectable=None,
     )
 
 

@@ -178,7 +178,7 @@ def test_both_directions_are_found_and_told_apart():
     assert list(np.nonzero(said.faster)[0]) == [5]
 
 
-def test_the_smallest_visible_change_is_found_with_its_power():
+def test_the_min_detectable_change_is_found_with_its_power():
     x = rows_of(np.random.default_rng(15), 20 * 200, 8, 6).reshape(20, 200, 8, 6)
     least = inference.min_detectable(estimate(summarize(x)), 0.01)
     p = inference.p_slower(estimate(summarize(x + least[..., None, None])), 0.01)

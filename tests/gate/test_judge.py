@@ -21,7 +21,7 @@ def test_words_of_times():
     assert word_of(judgement, "fast").word == "FASTER"
     noisy = word_of(judgement, "noisy")
     assert noisy.word == "AMBIGUOUS"
-    assert noisy.smallest_visible > 0.02
+    assert noisy.min_detectable > 0.02
     assert {word_of(judgement, f"row {i}").word for i in range(20)} == {"SAME"}
     assert judgement.contaminated == ""
     assert judgement.exit_status == 1
@@ -80,7 +80,7 @@ def test_a_margin_of_its_own_makes_a_row_see_more():
     )
     assert (without.word, with_one.word) == ("SAME", "SLOWER")
     assert (without.negligible, with_one.negligible) == pytest.approx((0.01, 0.003))
-    assert with_one.smallest_visible < without.smallest_visible
+    assert with_one.min_detectable < without.min_detectable
 
 
 def test_a_margin_is_for_long_kernels_alone_and_never_more_than_the_class_allows():

@@ -131,7 +131,7 @@ def test_a_timed_row_has_a_verdict_on_its_memory_too():
 )
 def test_a_row_without_enough_visits_is_ambiguous_and_says_why(options, reason):
     got = word_of(judge([*rows(), evidence("row", 0.1, **options)]), "row")
-    assert (got.word, got.low, got.smallest_visible) == ("AMBIGUOUS", None, None)
+    assert (got.word, got.low, got.min_detectable) == ("AMBIGUOUS", None, None)
     assert reason in got.reason
 
 
@@ -161,7 +161,7 @@ def test_no_number_is_written_that_nobody_can_read():
     got = word_of(judge([*rows(), wild]), "wild")
     assert got.word == "AMBIGUOUS"
     assert (got.low, got.high) == (None, None)
-    assert got.smallest_visible is None or got.smallest_visible < 1000
+    assert got.min_detectable is None or got.min_detectable < 1000
     assert got.reason
     endless = evidence("endless", processes=3)
     endless.visits = [replace(visit, head_s=tuple(1e9 * s for s in visit.head_s)) for visit in endless.visits]

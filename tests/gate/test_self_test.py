@@ -40,7 +40,7 @@ def test_the_table_counts_what_each_part_is_about() -> None:
     assert lines["identical code"][:2] == ["2", "1"]
     assert "50.0 %, at most 97.5 %" in lines["identical code"]
     assert "50.0 %, at least 2.5 %" in lines["2 % on the device"]
-    unmeasured = Judgement((*rows, verdict("AMBIGUOUS", smallest_visible=None)), "")
+    unmeasured = Judgement((*rows, verdict("AMBIGUOUS", min_detectable=None)), "")
     rates = [SelfTestResult(part, unmeasured, [ROW], 60.0, 12).rate for part in (SelfTestCase(None), PLANTED[0])]
     assert rates == [Rate(1, 2), Rate(1, 3)], "what cannot be wrong is no proof, and what was not measured not found"
     assert lines["1 MiB of memory"][:3] == ["2", "0", "1"]

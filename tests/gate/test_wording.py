@@ -107,7 +107,7 @@ def test_the_terminal_names_each_row_but_the_same_and_fits():
 
 @pytest.mark.parametrize(("share", "shown"), [(None, "-"), (0.0123, "1.2 %"), (1e40, "over 100 %")])
 def test_the_minimum_detectable_slow_down_is_a_readable_number(share, shown):
-    assert cells(verdict("AMBIGUOUS", smallest_visible=share))[-1] == shown
+    assert cells(verdict("AMBIGUOUS", min_detectable=share))[-1] == shown
 
 
 def test_a_report_without_ambiguous_rows_counts_none():

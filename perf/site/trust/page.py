@@ -13,10 +13,10 @@ from perf.gate.wording import name
 from perf.selection import Negligible
 from perf.site import conditions, pages
 from perf.site.changes.rates import COMMITS, Rates
-from perf.site.trust import mutations, rates, visible
+from perf.site.trust import detectable, mutations, rates
+from perf.site.trust.detectable import IdenticalRow, Spread
 from perf.site.trust.mutations import Planted
 from perf.site.trust.rates import Pooled
-from perf.site.trust.visible import IdenticalRow, Spread
 
 COMMAND = "python -m perf gate --self-test"
 WORDS = (
@@ -139,8 +139,8 @@ def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
         ],
         "mutations": _mutations(one.planted),
         "skipped": one.skipped,
-        "visible": _visible(one.tests, negligible),
-        "spreads": _spreads(visible.spreads(one.tests)),
+        "detectable": _detectable(one.tests, negligible),
+        "spreads": _spreads(detectable.spreads(one.tests)),
     }
 
 
@@ -209,14 +209,14 @@ def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value]
 
 
-def _visible(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
+def _detectable(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, Any] | None:
     """Return picture and table of the newest part on identical code."""
-    found = visible.newest(tests)
-    if found is None or not (rows := visible.rows(found[1], negligible)):
+    found = detectable.newest(tests)
+    if found is None or not (rows := detectable.rows(found[1], negligible)):
         return None
     test, _ = found
-    drawn = visible.picture(rows)
-    seen = [row.verdict.smallest_visible for row in rows if row.verdict.smallest_visible is not None]
+    drawn = detectable.picture(rows)
+    seen = [row.verdict.min_detectable for row in rows if row.verdict.min_detectable is not None]
     return {
         "commit": test.commit,
         "date": f"{test.started_at:%Y-%m-%d}",
@@ -237,8 +237,8 @@ def _row(row: IdenticalRow) -> dict[str, Any]:
     return {
         "benchmark": benchmark,
         "params": params.removesuffix(")").replace("'", "") or benchmark,
-        "visible": "" if one.smallest_visible is None else units.minimum_detectable(one.smallest_visible, percent),
-        "visible_value": one.smallest_visible,
+        "detectable": "" if one.min_detectable is None else units.minimum_detectable(one.min_detectable, percent),
+        "detectable_value": one.min_detectable,
         "floor": "" if row.floor is None else percent(row.floor),
         "floor_value": row.floor,
         "time": "" if one.base is None else units.seconds(one.base),
@@ -250,7 +250,7 @@ def _row(row: IdenticalRow) -> dict[str, Any]:
 
 
 def _spreads(found: Sequence[Spread]) -> dict[str, Any]:
-    axis = visible.axis_of([size for one in found for size in (one.half, one.most)])
+    axis = detectable.axis_of([size for one in found for size in (one.half, one.most)])
     return {
         "ticks": [(units.digits(100 * tick, 1), axis.at(tick)) for tick in axis.ticks],
         "rows": [

@@ -55,7 +55,7 @@ def contaminated(tests: Iterable[SelfTest]) -> list[tuple[SelfTest, Ended]]:
 
 
 def _pool(part: SelfTestCase, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled:
-    each = [[row for row in one.verdicts if part.injection or row.smallest_visible is not None] for _, one in parts]
+    each = [[row for row in one.verdicts if part.injection or row.min_detectable is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
     memory = [row for _, one in parts for row in one.memory]
     hits = [sum(row.word == part.wanted for row in some) for some in each]

@@ -99,7 +99,7 @@ def _verdict(number: int, one: Evidence, word: Word, reason: str) -> Verdict:
         change=2**-6 if bytes_only else 0.0,
         low=-0.001,
         high=0.001,
-        smallest_visible=None
+        min_detectable=None
         if bytes_only
         else max(0.02 if number % 2 else 0.01, 3e-7 / base) + 0.001 * (1 + number % 7),
         same_code=True,

@@ -9,8 +9,8 @@ from perf.gate.report import Ended
 from perf.gate.verdicts import Verdict
 from perf.harness.injection import Injection
 from perf.selection import asv_classes
-from perf.site.trust import visible
-from perf.site.trust.visible import axis_of
+from perf.site.trust import detectable
+from perf.site.trust.detectable import axis_of
 from tests.gate.reports import verdict
 from tests.site.trust import made_up as self_tests
 
@@ -23,26 +23,26 @@ def part_of(*verdicts: Verdict) -> Ended:
 
 def test_rows_are_sorted_by_what_they_show_and_know_their_floor() -> None:
     shown = [
-        verdict("SAME", key="attention.FlashAttention(2)", smallest_visible=0.03, base=1e-5),
-        verdict("AMBIGUOUS", key="attention.FlashAttention(3)", smallest_visible=None, base=None),
-        verdict("SAME", key="attention.FlashAttention(1)", smallest_visible=0.02, base=1.0),
-        verdict("SAME", key="gone.Class(1)", smallest_visible=0.01),
-        verdict("SAME", key="attention.FlashAttention(4)", smallest_visible=0.005, base=1.0, negligible=0.003),
+        verdict("SAME", key="attention.FlashAttention(2)", min_detectable=0.03, base=1e-5),
+        verdict("AMBIGUOUS", key="attention.FlashAttention(3)", min_detectable=None, base=None),
+        verdict("SAME", key="attention.FlashAttention(1)", min_detectable=0.02, base=1.0),
+        verdict("SAME", key="gone.Class(1)", min_detectable=0.01),
+        verdict("SAME", key="attention.FlashAttention(4)", min_detectable=0.005, base=1.0, negligible=0.003),
     ]
-    rows = visible.rows(part_of(*shown), NEGLIGIBLE)
-    assert [row.verdict.smallest_visible for row in rows] == [0.005, 0.01, 0.02, 0.03, None]
+    rows = detectable.rows(part_of(*shown), NEGLIGIBLE)
+    assert [row.verdict.min_detectable for row in rows] == [0.005, 0.01, 0.02, 0.03, None]
     assert [row.floor for row in rows] == [0.003, None, 0.01, pytest.approx(0.03), None]
 
 
 def test_the_newest_part_that_counts_is_shown() -> None:
     tests = [self_tests.read(self_tests.document(rows=1, commit=letter * 40)) for letter in "ab"]
     moved = self_tests.read(self_tests.document(rows=1, commit="c" * 40, contaminated=("identical code",)))
-    found = visible.newest([*tests, moved])
+    found = detectable.newest([*tests, moved])
     assert found is not None
     assert found[0].commit == "b" * 40
     assert not found[1].injection
-    assert visible.newest([moved]) is None
-    assert visible.newest([]) is None
+    assert detectable.newest([moved]) is None
+    assert detectable.newest([]) is None
 
 
 def test_every_class_that_asv_measures_says_what_is_negligible() -> None:
@@ -51,17 +51,17 @@ def test_every_class_that_asv_measures_says_what_is_negligible() -> None:
 
 def test_visits_of_a_class_are_taken_together() -> None:
     test = self_tests.read(self_tests.document(rows=8))
-    steady, short = visible.spreads([test, test])
+    steady, short = detectable.spreads([test, test])
     assert (steady.benchmark, short.benchmark) == ("attention.FlashAttention", "attention.ShortAttention")
     assert (steady.rows, steady.visits) == (4, 2 * 4 * 18)
     assert 0 < steady.half < steady.most < short.most
     part = dataclasses.replace(test.parts[0], visits={"a.B(1)": [(0, math.log1p(n / 100)) for n in range(1, 21)]})
-    [known] = visible.spreads([dataclasses.replace(test, parts=(part,))])
+    [known] = detectable.spreads([dataclasses.replace(test, parts=(part,))])
     assert (known.half, known.most, known.median) == pytest.approx((0.105, 0.19, 0.105))
     wild = dataclasses.replace(part, visits={"a.B(1)": [(0, 1e300), (0, -1e300)]}, contaminated="")
-    assert visible.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
+    assert detectable.spreads([dataclasses.replace(test, parts=(wild,))])[0].most == pytest.approx(99)
     for ignored in ({"contaminated": "moved"}, {"injection": Injection("host", 0.05)}, {"visits": {"a.B(1)": []}}):
-        assert not visible.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
+        assert not detectable.spreads([dataclasses.replace(test, parts=(dataclasses.replace(part, **ignored),))])
 
 
 @pytest.mark.parametrize(
@@ -83,18 +83,18 @@ def test_an_axis_holds_everything_between_round_ticks(shares: list[float], ticks
 
 def test_a_picture_has_a_mark_for_each_row_that_shows_anything() -> None:
     shown = [
-        verdict("SAME", smallest_visible=0.02),
-        verdict("SAME", key="gone.Class(1)", smallest_visible=0.05),
-        verdict("AMBIGUOUS", smallest_visible=None),
+        verdict("SAME", min_detectable=0.02),
+        verdict("SAME", key="gone.Class(1)", min_detectable=0.05),
+        verdict("AMBIGUOUS", min_detectable=None),
     ]
-    drawn = visible.picture(visible.rows(part_of(*shown), NEGLIGIBLE))
+    drawn = detectable.picture(detectable.rows(part_of(*shown), NEGLIGIBLE))
     first, second = drawn["marks"]
     assert (first["x"], second["x"]) == (25, 75)
-    assert first["floor"] == 100 > first["visible"] > second["visible"] == 0
+    assert first["floor"] == 100 > first["detectable"] > second["detectable"] == 0
     assert second["floor"] is None
 
 
 def test_what_nothing_could_have_shown_stands_at_the_top_of_the_picture() -> None:
-    rows = visible.rows(part_of(*(verdict("SAME", smallest_visible=one) for one in (0.02, 1.0, 1e70))), NEGLIGIBLE)
-    *_, whole, more = visible.picture(rows)["marks"]
-    assert whole["visible"] == more["visible"] == 0
+    rows = detectable.rows(part_of(*(verdict("SAME", min_detectable=one) for one in (0.02, 1.0, 1e70))), NEGLIGIBLE)
+    *_, whole, more = detectable.picture(rows)["marks"]
+    assert whole["detectable"] == more["detectable"] == 0

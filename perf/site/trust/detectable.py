@@ -14,7 +14,7 @@ from perf.site.axes import LogAxis
 _FINEST, _COARSEST = 1e-5, 100.0
 """Limits of a picture's logarithmic axis."""
 
-_MOST_VISIBLE = 1.0
+_MOST_DETECTABLE = 1.0
 """Upper limit of a minimum detectable slow-down in the picture."""
 
 
@@ -51,7 +51,7 @@ def newest(tests: Sequence[SelfTest]) -> tuple[SelfTest, Ended] | None:
 def rows(part: Ended, negligible: Negligible) -> list[IdenticalRow]:
     """Return rows by minimum detectable slow-down, those without one last."""
     found = [IdenticalRow(one, _floor(one, negligible)) for one in part.verdicts if one.quantity == "time"]
-    return sorted(found, key=lambda row: (row.verdict.smallest_visible or math.inf, row.verdict.key))
+    return sorted(found, key=lambda row: (row.verdict.min_detectable or math.inf, row.verdict.key))
 
 
 def spreads(tests: Iterable[SelfTest]) -> list[Spread]:
@@ -80,9 +80,9 @@ def axis_of(shares: Iterable[float]) -> LogAxis:
 
 def picture(shown: Sequence[IdenticalRow]) -> dict[str, Any]:
     """Return each row's mark and floor in a square of 100, y downwards, and the axis' ticks."""
-    seen = [(row, row.verdict.smallest_visible) for row in shown]
-    marked = [(row, min(visible, _MOST_VISIBLE)) for row, visible in seen if visible is not None]
-    axis = axis_of([visible for _, visible in marked] + [row.floor for row, _ in marked if row.floor])
+    seen = [(row, row.verdict.min_detectable) for row in shown]
+    marked = [(row, min(detectable, _MOST_DETECTABLE)) for row, detectable in seen if detectable is not None]
+    axis = axis_of([detectable for _, detectable in marked] + [row.floor for row, _ in marked if row.floor])
     width = 100 / max(len(marked), 1)
     return {
         "ticks": [(tick, 100 - axis.at(tick)) for tick in axis.ticks],
@@ -92,10 +92,10 @@ def picture(shown: Sequence[IdenticalRow]) -> dict[str, Any]:
                 "row": row,
                 "left": round(i * width, 3),
                 "x": round((i + 0.5) * width, 3),
-                "visible": 100 - axis.at(visible),
+                "detectable": 100 - axis.at(detectable),
                 "floor": 100 - axis.at(row.floor) if row.floor else None,
             }
-            for i, (row, visible) in enumerate(marked)
+            for i, (row, detectable) in enumerate(marked)
         ],
     }
 
