@@ -1,13 +1,12 @@
 """Read a commit's records for the pages. A case whose record has another form is left out, with the reason."""
 
 import functools
-import math
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, get_origin
 
-from perf.forms import matches
+from perf.forms import Finite, matches
 from perf.harness import records
 from perf.harness.records import KEPT_FROM_VISIT, Session, counted_samples
 from perf.harness.status import Status
@@ -81,7 +80,6 @@ def _fault(line: dict[str, Any]) -> str:
     return "samples_ns has no sample" if is_counted and not (line.get("samples_ns") and counted_samples(line)) else ""
 
 
-Number = Annotated[float, math.isfinite]
 Scalar = str | bool | int | float | None
 
 
@@ -103,31 +101,31 @@ def _has_name(kernel: dict[str, Any]) -> bool:
 
 
 _TEXTS = {one.name: str if one.default is MISSING else NotRequired[str] for one in fields(Session) if one.type is str}
-_DEVICE = dict.fromkeys(("memory_bytes", "sm_count", "power_limit_w", "threads", "l2_bytes"), Number | None)
-_KERNEL: Any = Annotated[_but(Scalar, shared_bytes=Number), _has_name]
+_DEVICE = dict.fromkeys(("memory_bytes", "sm_count", "power_limit_w", "threads", "l2_bytes"), Finite | None)
+_KERNEL: Any = Annotated[_but(Scalar, shared_bytes=Finite), _has_name]
 _FORMS: dict[str, dict[str, Any]] = {
     "session": {**_TEXTS, "device": _but(Scalar, name=str, **_DEVICE), "software": dict[str, str]},
     "process": {
         "session": str,
-        "ceilings": Annotated[_but(Number, matmul_flops_per_s=dict[str, Number]), _has_products],
+        "ceilings": Annotated[_but(Finite, matmul_flops_per_s=dict[str, Finite]), _has_products],
     },
     "visit": {
         "session": str,
         "benchmark": str,
         "params": dict[str, Scalar],
-        "visit": Number,
+        "visit": Finite,
         "status": Status,
         "reason": str,
         "cache": str,
         "clock": NotRequired[str],
-        "samples_ns": NotRequired[list[Number]],
-        "throttled": NotRequired[list[Number]],
-        "peak_bytes": NotRequired[Number | None],
-        "facts": NotRequired[dict[str, Number]],
-        "floor": NotRequired[_but(Number, matmul_dtype=str)],
-        "kernels": NotRequired[list[tuple[str, Number, Number]]],
+        "samples_ns": NotRequired[list[Finite]],
+        "throttled": NotRequired[list[Finite]],
+        "peak_bytes": NotRequired[Finite | None],
+        "facts": NotRequired[dict[str, Finite]],
+        "floor": NotRequired[_but(Finite, matmul_dtype=str)],
+        "kernels": NotRequired[list[tuple[str, Finite, Finite]]],
         "triton_kernels": NotRequired[list[_KERNEL]],
-        "largest_allocations": NotRequired[list[tuple[Number, str]]],
+        "largest_allocations": NotRequired[list[tuple[Finite, str]]],
     },
 }
 """The fields of each kind of line."""

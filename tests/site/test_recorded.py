@@ -34,6 +34,7 @@ def spoil(directory: Path, kind: str, change: Change, number: int = 1) -> None:
     [
         lambda line: line.update(status="brand_new"),
         lambda line: line.update(peak_bytes="1 GiB"),
+        lambda line: line.update(peak_bytes=10**400),
         lambda line: line.update(params=[1, 2]),
         lambda line: line.update(params=line["params"] | {"size": ["small"]}),
         lambda line: line.update(floor=None),
