@@ -129,8 +129,12 @@ PEERS = frozenset(
 
 
 def runs_project_code(benchmark: str, params: dict[str, Any]) -> bool:
-    """Return whether a case of `module.Class` runs project code: it is neither a control nor a peer's."""
-    return not is_control(benchmark) and params.get("impl") not in PEERS
+    """Return whether a case of `module.Class` measures project code: it is neither a control nor a peer's.
+
+    What torch's data parallelism, sharding and optimizer do to our model is a peer's.
+    """
+    is_torch = str(params.get("strategy", params.get("sharding", ""))).startswith("torch")
+    return not (is_control(benchmark) or is_torch or params.get("impl") in PEERS)
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perf.harness.records import CaseResult
-from perf.selection import PEERS, is_control
+from perf.selection import is_control, runs_project_code
 from perf.site import pages
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.ceiling import Least, intensity, least, rate
@@ -114,8 +114,7 @@ def whose(result: CaseResult) -> Whose:
         return "control"
     if result.benchmark in SECTIONS:
         return "ours" if params.get("impl") == SECTIONS[result.benchmark].ours else "peer"
-    is_torch = str(params.get("strategy", params.get("sharding", ""))).startswith("torch")
-    return "peer" if is_torch or params.get("impl") in PEERS else "ours"
+    return "ours" if runs_project_code(result.benchmark, params) else "peer"
 
 
 def rows_of(cells: Iterable[NewestCell]) -> list[RooflineRow]:
