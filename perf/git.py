@@ -36,5 +36,5 @@ def output(folder: Path, *arguments: str) -> str:
     done = git(folder, *arguments)
     if done.returncode != 0:
         reason = (done.stderr.decode(errors="replace").strip().splitlines() or [f"status {done.returncode}"])[0]
-        raise click.ClickException(f"{folder} is not a git repository with commits: {reason}")
+        raise click.ClickException(f"git failed in {folder}: {reason}")
     return done.stdout.decode(errors="replace")

@@ -141,11 +141,14 @@ def _table(results: Sequence[CaseResult]) -> str:
         if cells[index] != cells[index - 1]:
             first = result
         rows.append([str(result.params.get("impl", "-")), *_figures(result, first), result.status.replace("_", " ")])
-    headers = ["impl", "median", "±", "rate", "of ceiling", "first's speed-up", "peak memory", "status"]
-    text = tabulate(rows, headers, disable_numparse=True, colalign=("left", *["right"] * 6, "left"))
+    headers = ["impl", "median", "±", "rate", "of\nceiling", "speed-up\nof first", "peak\nmemory", "status"]
+    aligned = ["left", *["right"] * 6, "left"]
+    if all(result.status == "ok" for result in results):
+        rows, headers, aligned = [row[:-1] for row in rows], headers[:-1], aligned[:-1]
+    text = tabulate(rows, headers, disable_numparse=True, colalign=aligned)
     lines = text.splitlines()
-    shown = lines[:2]
-    for index, line in enumerate(lines[2:]):
+    shown = lines[:3]
+    for index, line in enumerate(lines[3:]):
         if index == 0 or cells[index] != cells[index - 1]:
             shown.append(cells[index])
         shown.append(line)
@@ -208,8 +211,8 @@ def _near(cases: Sequence[Case], name: str) -> str:
     near = difflib.get_close_matches(name.replace("'", ""), [*cells, *(cell.partition(".")[2] for cell in cells)], n=3)
     if not near:
         classes = list(dict.fromkeys(case.benchmark for case in cases))
-        near = difflib.get_close_matches(name.partition("(")[0], classes, n=3) or classes
-    return f"near: {'; '.join(near)}; "
+        near = difflib.get_close_matches(name.partition("(")[0], classes, n=3)
+    return f"near: {'; '.join(near)}; " if near else ""
 
 
 def _with_impls(cases: list[Case], impls: str) -> list[Case]:

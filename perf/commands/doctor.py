@@ -1,7 +1,6 @@
 """`python -m perf doctor`: checks of this machine, and the asv classes that it can run."""
 
 import functools
-import json
 import os
 import platform
 import shutil
@@ -18,7 +17,7 @@ from perf.harness.device import installed
 from perf.harness.measure import missing_device
 from perf.harness.status import one_line
 from perf.harness.working_tree import RECORDS, ROOT
-from perf.machines import machine_file
+from perf.machines import known_machines, machine_file
 from perf.selection import asv_classes
 from perf.tables import prose, text_table
 
@@ -191,9 +190,9 @@ def _machine_file(name: str) -> Check:
 
     path, here = machine_file(), machine()["machine"]
     try:
-        known = set(json.loads(path.read_text())) - {"version"} if path.exists() else set()
-    except (OSError, ValueError) as error:
-        return Check(name, str(path), f"cannot be read: {one_line(error)}")
+        known = known_machines() if path.exists() else set()
+    except ValueError as error:
+        return Check(name, str(path), str(error))
     if here not in known:
         others = f"knows {', '.join(sorted(known))}" if known else "does not exist"
         return Check(name, f"{path} {others}", f"this machine is {here}: python -m perf machine")

@@ -21,13 +21,13 @@ def write(path: str | None = None) -> str:
 
     here = machine()
     target = Path(path or machine_file()).resolve()  # a link stays one
-    if target.exists() and not target.is_file():
-        raise click.ClickException(f"the machine file {target} was given; allowed: a regular file, or a new one")
     try:
+        if target.exists() and not target.is_file():
+            raise click.ClickException(f"the machine file {target} was given; allowed: a regular file, or a new one")
         known = _known(target) | {here["machine"]: here, "version": MachineCollection.api_version}
         replace_file(target, (json.dumps(known, indent=4) + "\n").encode())
     except OSError as error:
-        raise click.ClickException(f"cannot update the machine file {target}: {error}") from None
+        raise click.ClickException(f"cannot update the machine file {target}: {error.strerror}") from None
     click.echo(f"{target}: this machine is {here['machine']}")
     if len(known) > 2:
         click.echo(f"The file names other machines too: run asv with --machine {here['machine']}")

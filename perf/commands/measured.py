@@ -192,7 +192,8 @@ def _table(results: Sequence[CaseResult], width: int) -> str:
     from tabulate import tabulate
 
     rows, benchmark = [], ""
-    for result in results:
+    order = list(dict.fromkeys(result.benchmark for result in results))  # merged records may come back to a class
+    for result in sorted(results, key=lambda result: order.index(result.benchmark)):
         if result.benchmark != benchmark:
             benchmark = result.benchmark
             rows.append([collapsed(benchmark), *[""] * 4])

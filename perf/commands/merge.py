@@ -212,6 +212,9 @@ def command(sources: tuple[Path, ...]) -> None:
 
     from perf.gate.checkouts import resolve
 
+    for source in sources:
+        if source.resolve() == ROOT / "perf":
+            raise click.ClickException(f"{source} was given, which is this checkout's; allowed: another's perf folder")
     for commit in sorted(set().union(*map(commits, sources))):
         resolve(commit)
     with lock_checkout(ROOT / Config.load(ROOT / "asv.conf.json").env_dir):  # a run would write its own results last

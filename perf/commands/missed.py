@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -23,7 +22,7 @@ from perf.harness import device, records
 from perf.harness.case import Case, case_key
 from perf.harness.suite import cases_of, methods_of
 from perf.harness.working_tree import RECORDS, ROOT
-from perf.machines import machine_file
+from perf.machines import known_machines, machine_file
 from perf.options import nearby
 from perf.selection import SETS, sound_classes
 from perf.workloads import PACKAGE
@@ -33,7 +32,9 @@ from perf.workloads import PACKAGE
 @click.argument("name", type=click.Choice(sorted(SETS)), required=False)
 @click.option("--machine", help="asv's name of the machine; default: the only machine in its machine file.")
 @click.option("--limit", type=click.IntRange(1), help="Maximum number of commits; the newest are printed.")
-@click.option("--last", type=click.IntRange(1), help="Number of the last commits that touch cs336_systems to examine.")
+@click.option(
+    "--last", type=click.IntRange(1, 10**6), help="Number of the last commits that touch cs336_systems to examine."
+)
 @click.option("--gate", is_flag=True, help="Print BASE and HEAD of the gate that is due instead, or nothing.")
 def command(name: str | None, machine: str | None, limit: int | None, last: int | None, gate: bool) -> None:
     """Print the commits that lack results of the set NAME, newest first, each on a line.
@@ -140,12 +141,10 @@ def _commits(last: int | None, *paths: str) -> list[str]:
 
 
 def _only_machine() -> str:
-    path = machine_file()
     try:
-        known: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        raise click.ClickException(f"{path} cannot be read; `python -m perf machine` writes it") from None
-    names = sorted(set(known) - {"version"})
+        names = known_machines()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
     if len(names) != 1:
-        raise click.ClickException(f"{path} names {len(names)} machines; allowed: 1, or --machine NAME")
-    return names[0]
+        raise click.ClickException(f"{machine_file()} names {len(names)} machines; allowed: 1, or --machine NAME")
+    return names.pop()

@@ -59,6 +59,7 @@ class Worker:
         self._l2_bytes = 0
         self._examined: tuple[Any, dict[str, Any]] = None, {}
         self._usable = True
+        self._traced: set[str] = set()  # reasons of errors whose traceback was printed
 
     def _pin(self) -> str:
         return pin_package(self._checkout)
@@ -111,7 +112,7 @@ class Worker:
         """Return the result of `do` with status and reason; an error becomes the status and reason."""
         try:
             return {"status": "ok", "reason": "", **do()}
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the measured code may call sys.exit
             return self._failure(error)
 
     def _visit(self, case: Case, stop: Stop, first: bool, watch: bool) -> dict[str, Any]:
@@ -264,12 +265,14 @@ class Worker:
         self._ceilings = best_ceilings([self._ceilings, measured])
         return True
 
-    def _failure(self, error: Exception) -> dict[str, Any]:
+    def _failure(self, error: BaseException) -> dict[str, Any]:
         import torch
 
         reply = failure(error)
         if reply["status"] == "error":
-            traceback.print_exc()
+            if reply["reason"] not in self._traced:
+                traceback.print_exception(error)
+            self._traced.add(reply["reason"])
             if self._device == "cuda":
                 try:
                     torch.cuda.synchronize()

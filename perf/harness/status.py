@@ -30,6 +30,9 @@ NOT_APPLICABLE: tuple[Status, ...] = ("unavailable", "out_of_memory")
 ANSWERED: tuple[Status, ...] = ("ok", "out_of_memory")
 """Statuses that answer a question about time or memory: with a number, or that it does not fit."""
 
+_NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""How torch says in a `RuntimeError` that the CPU's memory does not suffice."""
+
 _BY_KIND: dict[type[Exception], Status] = {
     Unavailable: "unavailable",
     WrongResult: "wrong",
@@ -45,16 +48,16 @@ def refusals(*more: type[Exception]) -> tuple[type[Exception], ...]:
     return (torch.OutOfMemoryError, *_BY_KIND, *more)
 
 
-def failure(error: Exception) -> dict[str, Any]:
+def failure(error: BaseException) -> dict[str, Any]:
     """Return `status` and `reason` of work that raised `error`."""
     import torch
 
-    if isinstance(error, torch.OutOfMemoryError):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or _NO_CPU_MEMORY in str(error):
         error.__traceback__ = None  # its frames keep the tensors alive
-        return {"status": "out_of_memory", "reason": one_line(error)}
+        return {"status": "out_of_memory", "reason": one_line(error) or type(error).__name__}
     if status := next((known for kind, known in _BY_KIND.items() if isinstance(error, kind)), None):
         return {"status": status, "reason": str(error)}
-    return {"status": "error", "reason": f"{type(error).__name__}: {one_line(error)}"}
+    return {"status": "error", "reason": f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")}
 
 
 def one_line(error: BaseException) -> str:

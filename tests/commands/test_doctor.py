@@ -90,6 +90,8 @@ def test_a_shallow_clone_and_a_folder_without_git_are_told(tmp_path, monkeypatch
     clone = tmp_path / "clone"
     command = ["git", "clone", "-q", "--depth", "1", "--no-checkout", ROOT.as_uri(), str(clone)]
     subprocess.run(command, check=True, capture_output=True)
+    main = ["git", "-C", str(clone), "update-ref", "refs/heads/main", "HEAD"]  # this checkout may be of another branch
+    subprocess.run(main, check=True, capture_output=True)
     monkeypatch.setattr(doctor, "ROOT", clone)
     found = doctor._git("git")
     assert found.found.endswith(" 1 commit")

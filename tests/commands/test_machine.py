@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from perf.commands import machine
 from perf.harness import device
-from perf.machines import MACHINE_FILE
+from perf.machines import MACHINE_FILE, known_machines
 from tests.repositories import ROOT
 
 
@@ -97,6 +97,21 @@ def test_a_file_that_cannot_be_written_is_one_clear_line(tmp_path):
 
 
 @pytest.mark.skipif("+cpu" not in version("torch"), reason="torch must be imported to ask it")
+def test_a_name_that_is_too_long_is_one_clear_line(tmp_path):
+    done = CliRunner().invoke(machine.command, ["--file", str(tmp_path / ("long" * 100))])
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert done.output.endswith("File name too long\n")
+
+
+@pytest.mark.parametrize("content", ["5", "[]", "{", "[" * 100_000, None])
+def test_a_file_that_names_no_machines_is_one_line(tmp_path, monkeypatch, content):
+    monkeypatch.setenv(MACHINE_FILE, str(tmp_path / "own.json"))
+    if content:
+        (tmp_path / "own.json").write_text(content)
+    with pytest.raises(ValueError, match=r"own.json cannot be read \(.*\); python -m perf machine writes it"):
+        known_machines()
+
+
 def test_a_torch_that_was_built_for_no_gpu_is_not_imported_to_name_the_machine():
     script = "import sys; from perf.harness import device; print(device.machine(), device.software()['torch'])"
     command = [sys.executable, "-c", f"{script}; print('torch' in sys.modules)"]

@@ -256,10 +256,12 @@ def test_the_command_says_what_it_merged(checkout, shards, tmp_path):
     assert [line.rpartition(": ")[2] for line in done.stdout.splitlines()] == ["2 files merged"] * 2
     assert measured(checkout / "perf") == set.union(*map(measured, shards))
 
-    refused = subprocess.run([*command[:4], str(tmp_path)], cwd=checkout, capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("Error: ")
-    assert len(refused.stderr.splitlines()) == 1
+    for folder in (tmp_path, checkout / "perf"):
+        merge_it = [*command[:4], str(folder)]
+        refused = subprocess.run(merge_it, cwd=checkout, capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("Error: ")
+        assert len(refused.stderr.splitlines()) == 1
 
 
 def test_a_merge_during_a_run_is_refused_because_the_run_would_undo_it(checkout, shards):

@@ -166,7 +166,7 @@ def test_a_results_file_that_is_none_is_set_aside_and_comes_back_from_the_record
         again = repository.asv(*run)
         assert again.returncode == 0
         assert path.name in again.stdout + again.stderr and "Traceback" not in again.stdout + again.stderr
-        assert path.with_name(f"{path.name}.broken").read_text() == left
+        assert left in [aside.read_text() for aside in path.parent.glob(f"{path.name}.broken*")]
         assert visits(repository) == measured, "nothing was measured again"
         assert json.loads(path.read_bytes())["results"].keys() == json.loads(whole)["results"].keys()
 

@@ -1,5 +1,6 @@
 """A visit inside a worker: the first visit's check and memory are shared by all clocks of a case."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ def checks(monkeypatch):
             log.append(params)
             if params.get("wrong"):
                 raise WrongResult("off by 1")
+            if "exits" in params:
+                sys.exit(params["exits"])
             return 0.25
 
         return Workload(run=lambda: sum(range(1000)), check=check, floor=Floor(flops=7.0))
@@ -54,6 +57,13 @@ def test_later_visits_examine_nothing(checks):
     visit, log = checks
     assert "error" not in visit(first=False, n=1)
     assert not log
+
+
+def test_code_that_exits_is_an_error_and_the_worker_lives(checks):
+    visit, _ = checks
+    reply = visit(exits=0)
+    assert (reply["status"], reply["reason"]) == ("error", "SystemExit: 0")
+    assert visit(n=1)["status"] == "ok"
 
 
 def test_a_cell_that_failed_fails_with_its_other_clock_too(checks):

@@ -105,7 +105,13 @@ def test_spans_are_the_unions_of_what_computes_and_of_what_communicates_from_the
         (WrongResult("off by 1"), "wrong", "off by 1"),
         (torch.OutOfMemoryError("CUDA out of memory\nand much more"), "out_of_memory", "CUDA out of memory"),
         (KeyError("what"), "error", "KeyError: 'what'"),
-        (ValueError(), "error", "ValueError: "),
+        (ValueError(), "error", "ValueError"),
+        (MemoryError(), "out_of_memory", "MemoryError"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 GB"),
+            "out_of_memory",
+            "DefaultCPUAllocator: can't allocate memory: 8 GB",
+        ),
     ],
     ids=lambda value: value if value in ("unavailable", "wrong", "out_of_memory", "error") else "",
 )
