@@ -21,7 +21,7 @@ from perf.harness.first_call import FirstCallClock
 from perf.harness.locked_clock import unlocked
 from perf.harness.memory import Leftovers, peak_memory
 from perf.harness.preflight import busy_or_broken_gpus
-from perf.harness.ranks import RankClock, Ranks
+from perf.harness.ranks import RankClock, RankPool, Ranks
 from perf.harness.reach import entered
 from perf.harness.records import best_ceilings
 from perf.harness.status import failure, one_line
@@ -54,7 +54,7 @@ class Worker:
         self._makers: dict[str, Callable[[], Clock]] = CPU_CLOCKS if device_kind == "cpu" else CUDA_CLOCKS
         self._clocks: dict[str, Clock] = {}
         self._leftovers = Leftovers()
-        self._ranks: Ranks | None = None
+        self._pool = RankPool(device_kind, checkout)
         self._ceilings: dict[str, Any] = {}
         self._l2_bytes = 0
         self._examined: tuple[Any, dict[str, Any]] = None, {}
@@ -200,20 +200,11 @@ class Worker:
         return sampled
 
     def _ranks_of(self, case: Case) -> Ranks | None:
-        """Return the processes for a case of several ranks, reusing live ones of the same number."""
-        if case.clock != "ranks":
-            self._end_ranks()
-            return None
-        world_size = case.params["world_size"]
-        if self._ranks is None or not self._ranks.alive or self._ranks.world_size != world_size:
-            self._end_ranks()
-            self._ranks = Ranks(self._device, world_size, self._checkout)
-        return self._ranks
-
-    def _end_ranks(self) -> None:
-        if self._ranks is not None and self._ranks.alive:
-            self._ranks.close()
-        self._ranks = None
+        """Return the processes for a case of several ranks; another case has this GPU to itself."""
+        if case.clock == "ranks":
+            return self._pool.of(case.params["world_size"])
+        self._pool.close()
+        return None
 
     def _clock_of(self, case: Case) -> Clock:
         if case.clock == "first_call":

@@ -18,7 +18,7 @@ from perf.harness.comparison import Comparer, Rounds, paired
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
 from perf.harness.measure import Spent, package_digest
-from perf.harness.ranks import RankClock, Ranks
+from perf.harness.ranks import RankClock, RankPool, Ranks
 from perf.harness.records import best_ceilings
 from perf.harness.two_checkouts import load
 from perf.workloads import PACKAGE
@@ -30,7 +30,7 @@ class PairWorker(Comparer):
 
     def __init__(self, device_kind: str, checkouts: dict[str, Path]):
         self._checkouts = checkouts
-        self._teams: dict[str, Ranks] = {}
+        self._pools = {arm: RankPool(device_kind, checkout) for arm, checkout in checkouts.items()}
         self._results: dict[str, dict[str, Any]] = {}
         self._rounding = 0.0
         super().__init__(device_kind, checkouts["head"])
@@ -151,15 +151,7 @@ class PairWorker(Comparer):
     def _arm(self, case: Case, arm: str) -> Iterator[Ranks | None]:
         """Meanwhile this arm's package is the measured one; the arm's processes, if the case has several ranks."""
         with workloads.importing(_name_of(arm)):
-            yield self._team(case, arm) if case.clock == "ranks" else None
-
-    def _team(self, case: Case, arm: str) -> Ranks:
-        team, world_size = self._teams.get(arm), case.params["world_size"]
-        if team is None or not team.alive or team.world_size != world_size:
-            if team is not None and team.alive:
-                team.close()
-            team = self._teams[arm] = Ranks(self._device, world_size, self._checkouts[arm])
-        return team
+            yield self._pools[arm].of(case.params["world_size"]) if case.clock == "ranks" else None
 
     def _maker(self, case: Case, arm: str, ranks: Ranks | None, injection: Injection | None) -> Callable[[], Workload]:
         """Makes the arm's work, which goes on in its own package wherever it is called from."""

@@ -2,22 +2,19 @@
 
 import contextlib
 import dataclasses
-import json
 import re
 import selectors
-import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from perf.files import scratch_folder
 from perf.harness.case import Cache, Case, ClockName
 from perf.harness.clock import WARM_UP_S
 from perf.harness.injection import Injection
+from perf.harness.json_process import JsonProcess
 from perf.harness.spans import Span
 from perf.workloads.workload import Floor, Unavailable, Workload, WrongResult
 
@@ -41,17 +38,11 @@ class Ranks:
         self.world_size, self.alive = world_size, True
         self._held = contextlib.ExitStack()
         self._folder = self._held.enter_context(scratch_folder("perf-ranks-"))
-        self._logs: list[IO[bytes]] = []
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[JsonProcess] = []
         for rank in range(world_size):
-            log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
             arguments = [device, str(checkout), str(rank), str(world_size), str(self._folder), str(LIMIT_S)]
             # Without -P, because the script imports its neighbour by their common folder, which holds nothing else.
-            process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
-            self._logs.append(log)
-            self._processes.append(process)
+            self._processes.append(JsonProcess([sys.executable, str(SCRIPT), *arguments]))
 
     def build(self, case: Case, injection: Injection | None = None, arm: int = 0) -> Workload:
         """Build the case's work as the rest of the harness sees it; of an injection only bytes are held at first.
@@ -70,34 +61,28 @@ class Ranks:
 
     def ask(self, do: str, *, meanwhile: Callable[[], Any] = lambda: None, **arguments: Any) -> list[dict[str, Any]]:
         """Return one reply a rank, in order of rank; call `meanwhile` once all ranks have the request."""
-        line = (json.dumps({"do": do, **arguments}) + "\n").encode()
         for process in self._processes:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(line)
-                process.stdin.flush()
+            process.send({"do": do, **arguments})
         meanwhile()
         replies: dict[int, dict[str, Any]] = {}
         bad: list[int] = []
         with selectors.DefaultSelector() as selector:
             for rank, process in enumerate(self._processes):
-                assert process.stdout is not None
-                selector.register(process.stdout, selectors.EVENT_READ, rank)
+                selector.register(process, selectors.EVENT_READ, rank)
             while len(replies) < len(self._processes):
                 ready = selector.select(CAUSE_S if bad else None)
                 if not ready:
                     break
                 for key, _ in ready:
                     rank = key.data
-                    text = self._processes[rank].stdout.readline()
+                    replies[rank] = self._processes[rank].reply() or self._death_of(rank)
                     selector.unregister(key.fileobj)
-                    replies[rank] = json.loads(text) if text.endswith(b"\n") else self._death_of(rank)
                     if replies[rank]["status"] != "ok":
                         bad.append(rank)
         if bad:
             cause = min(bad, key=lambda rank: replies[rank]["status"] != "crashed")  # without a crash the first reply
             if replies[cause]["status"] in ("crashed", "error"):
-                sys.stderr.write(self._log_of(cause))  # the traceback
+                sys.stderr.write(self._processes[cause].log())  # the traceback
             self.close()
             raise _error(cause, replies[cause])
         return [replies[rank] for rank in range(len(self._processes))]
@@ -124,23 +109,35 @@ class Ranks:
         self.alive = False
         for process in self._processes:
             process.kill()
-        for process, log in zip(self._processes, self._logs, strict=True):
-            process.wait()
-            for stream in (process.stdin, process.stdout, log):
-                with contextlib.suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
+        for process in self._processes:
+            process.close()
         self._held.close()
 
-    def _log_of(self, rank: int) -> str:
-        """Return what a rank has written to its stderr."""
-        self._logs[rank].seek(0)
-        return self._logs[rank].read().decode(errors="replace")
-
     def _death_of(self, rank: int) -> dict[str, Any]:
-        code = self._processes[rank].wait()
-        ended = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        cause = _cause_of_death(self._log_of(rank))
+        ended = self._processes[rank].how_it_died()
+        cause = _cause_of_death(self._processes[rank].log())
         return {"status": "crashed", "reason": f"its process died ({ended}){f': {cause}' if cause else ''}"}
+
+
+class RankPool:
+    """The ranks of one checkout. They live until another number of them is asked for, since starting takes seconds."""
+
+    def __init__(self, device: str, checkout: Path):
+        self._device, self._checkout = device, checkout
+        self.ranks: Ranks | None = None
+
+    def of(self, world_size: int) -> Ranks:
+        """Return the living ranks, or new ones. Raises `Unavailable` without as many devices."""
+        if self.ranks is None or not self.ranks.alive or self.ranks.world_size != world_size:
+            self.close()
+            self.ranks = Ranks(self._device, world_size, self._checkout)
+        return self.ranks
+
+    def close(self) -> None:
+        """End the ranks."""
+        if self.ranks is not None and self.ranks.alive:
+            self.ranks.close()
+        self.ranks = None
 
 
 class RankClock:

@@ -56,7 +56,7 @@ def request(one, first=True):
 def worker():
     made = Worker("cpu", ROOT)
     yield made
-    made._end_ranks()
+    made._pool.close()
 
 
 class Answers:
@@ -242,18 +242,18 @@ def test_every_sharding_takes_adamws_step(worker, sharding):
 
 def test_processes_take_the_next_case_and_are_replaced_for_another_number_and_after_a_death(worker):
     assert worker.answer(request(case()))["status"] == "ok"
-    before = worker._ranks
+    before = worker._pool.ranks
     later = worker.answer(request(case(mode="exposed"), first=False))
     assert later["status"] == "ok"
     assert len(later["samples_ns"]) == 3
-    assert worker._ranks is before
+    assert worker._pool.ranks is before
     found = worker.answer(request(all_reduce(1)))
     assert found["status"] == "ok", found
     assert found["facts"] == {"bytes": 1_000_000}
-    assert worker._ranks is not before
+    assert worker._pool.ranks is not before
     assert not before.alive
 
-    worker._ranks._processes[0].kill()
+    worker._pool.ranks._processes[0].kill()
     found = worker.answer(request(all_reduce(1)))
     assert found["status"] == "error"
     assert "rank 0: " in found["reason"] and "SIGKILL" in found["reason"]
@@ -299,7 +299,7 @@ def test_a_fault_of_one_rank_is_a_reason_and_leaves_nothing_behind(fault, device
     with pytest.raises((RuntimeError, WrongResult), match=FAULTS[fault][1]):
         made.build(case(device, strategy="naive")).check()
     assert not made.alive
-    assert all(process.poll() is not None for process in processes)
+    assert not any(process.is_running() for process in processes)
     assert not made._folder.exists()
 
 

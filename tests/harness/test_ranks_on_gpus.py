@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2,
 def worker():
     made = Worker("cuda", ROOT)
     yield made
-    made._end_ranks()
+    made._pool.close()
 
 
 def answer(worker, workload, params):
@@ -70,7 +70,7 @@ def test_communication_is_told_from_compute(strategy):
 def test_a_killed_rank_leaves_no_memory_behind_and_the_next_case_is_measured(worker):
     assert answer(worker, "data_parallel", STEP)["status"] == "ok"
     held = [free_bytes(gpu) for gpu in range(2)]
-    worker._ranks._processes[1].kill()
+    worker._pool.ranks._processes[1].kill()
     found = answer(worker, "data_parallel", STEP)
     assert found["status"] == "error" and "SIGKILL" in found["reason"]
     deadline = time.monotonic() + 30  # the driver takes back what a killed process held

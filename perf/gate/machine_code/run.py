@@ -1,18 +1,15 @@
 """Plan and compile with a process an arm, and return one report."""
 
 import contextlib
-import json
 import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 
@@ -22,6 +19,7 @@ from perf.gate.evidence import Arm
 from perf.gate.machine_code.compared import BAD, Comparison, Plan, compare, unlike
 from perf.gate.unreached import change_between
 from perf.harness.case import Case
+from perf.harness.json_process import JsonProcess
 from perf.harness.working_tree import ROOT
 
 CACHE = ROOT / ".asv" / "machine-code"
@@ -90,11 +88,11 @@ def _seconds_since(begin: float) -> float:
     return round(time.monotonic() - begin, 1)
 
 
+@dataclass
 class _Planner:
     """A process that has one commit's package and a GPU that is not there; see `worker`."""
 
-    def __init__(self, process: "subprocess.Popen[str]", log: IO[bytes]):
-        self._process, self._log = process, log
+    process: JsonProcess
 
     def plan(self, cases: Sequence[Case]) -> Plan:
         """Return what the cases launch."""
@@ -107,34 +105,17 @@ class _Planner:
         return {reply.pop("digest"): reply for reply in replies}
 
     def _ask(self, request: dict[str, Any], replies: int) -> Iterator[dict[str, Any]]:
-        assert self._process.stdin and self._process.stdout
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
+        self.process.send(request)
         for _ in range(replies):
-            if not (line := self._process.stdout.readline()):
-                self._log.seek(0)
-                said = self._log.read().decode(errors="replace").strip().splitlines() or ["no output"]
+            if (reply := self.process.reply()) is None:
+                said = self.process.log().strip().splitlines() or ["no output"]
                 raise click.ClickException(f"the process that plans launches ended: {said[-1]}")
-            yield json.loads(line)
+            yield reply
 
 
 @contextlib.contextmanager
 def _planner(checkout: Path, target: str, folder: Path) -> Iterator[_Planner]:
     command = [sys.executable, "-m", "perf.gate.machine_code.worker", str(checkout), target, str(CACHE)]
-    environment = os.environ | ENVIRONMENT | {"TRITON_CACHE_DIR": str(folder / "triton")}
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-        try:
-            yield _Planner(process, log)
-        finally:
-            process.kill()
-            process.communicate()
+    environment = ENVIRONMENT | {"TRITON_CACHE_DIR": str(folder / "triton")}
+    with contextlib.closing(JsonProcess(command, folder=folder, environment=environment)) as process:
+        yield _Planner(process)

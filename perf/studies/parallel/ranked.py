@@ -12,7 +12,7 @@ import click
 from perf.harness import working_tree
 from perf.harness.case import Case
 from perf.harness.preflight import objection
-from perf.harness.ranks import Ranks
+from perf.harness.ranks import RankPool, Ranks
 from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
@@ -113,23 +113,8 @@ def running_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
     working_tree.make_importable()
     if device == device_kind():
         bench().measure_ceilings()  # while there is memory
-    ranks: Ranks | None = None
-
-    def end() -> None:
-        if ranks and ranks.alive:
-            ranks.close()
-
-    def ranks_of(world_size: int) -> Ranks:
-        nonlocal ranks
-        if not ranks or not ranks.alive or ranks.world_size != world_size:
-            end()
-            ranks = Ranks(device, world_size, ROOT)
-        return ranks
-
-    try:
-        yield ranks_of
-    finally:
-        end()
+    with contextlib.closing(RankPool(device, ROOT)) as pool:
+        yield pool.of
 
 
 def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.status import describe
-from perf.studies.parallel import ranked, step
+from perf.studies.parallel import step
 from perf.studies.parallel.step import arm_of
 from perf.studies.speedups import Effort
 from perf.workloads.workload import Floor, Workload
@@ -61,7 +61,7 @@ class FakeRanks:
 @pytest.fixture
 def ranks_log(monkeypatch):
     monkeypatch.setattr(FakeRanks, "log", [], raising=False)
-    monkeypatch.setattr(ranked, "Ranks", FakeRanks)
+    monkeypatch.setattr("perf.harness.ranks.Ranks", FakeRanks)
     return FakeRanks.log
 
 
