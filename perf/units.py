@@ -20,6 +20,11 @@ def digits(value: float, significant: int = 3) -> str:
     return f"{value:.{max(0, significant - 1 - exponent)}f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """Format a count: "1 row", "2 rows"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def seconds(value: float) -> str:
     """Format a time: 1.23 ms."""
     return seconds_together([value], 3)[0]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from perf import units
 from perf.gate import acceptance
 from perf.gate.checkouts import resolve
 from perf.gate.report import Unreadable, read_report
@@ -35,4 +36,4 @@ def command(report: Path, reason: str) -> None:
     for row in new.rows:
         limit = "" if row.at_most is None else f" by up to {100 * row.at_most:.2f} %"
         click.echo(f"{row.word}{limit}: {name(row.key, row.quantity)}")
-    click.echo(f"{len(new.rows)} rows of {new.commit[:8]} are accepted in {acceptance.FILE}: commit it.")
+    click.echo(f"{units.counted(len(new.rows), 'row')} of {new.commit[:8]} accepted in {acceptance.FILE}: commit it.")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from perf import units
 from perf.files import scratch_folder
 from perf.gate import acceptance, checkouts
 from perf.gate.correctness import NO_CODE, SKIPPED, run_tests
@@ -39,7 +40,7 @@ def compare(
         click.echo("Are the GPUs free and sound?", err=True)
         if reason := objection(asked_apart()):
             raise click.ClickException(reason)  # before minutes of tests; every measuring process checks again
-    click.echo(f"{len(evidence)} rows, controls included, at most {budget_s / 60:g} minutes", err=True)
+    click.echo(f"{units.counted(len(evidence), 'row')}, controls included, at most {budget_s / 60:g} minutes", err=True)
     tested = tested or run_tests(head)
     from perf.gate.judge import judge, open_rows, visits  # scipy takes a second to load, after any refusal
 

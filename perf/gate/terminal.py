@@ -1,5 +1,6 @@
 """Format a report for the terminal."""
 
+from perf import units
 from perf.gate.verdicts import Report
 from perf.gate.wording import COLUMNS, cells, commit, conditions, different_results, headline, in_order, name, to_do
 from perf.printable import printable
@@ -27,7 +28,7 @@ def text(report: Report) -> str:
             if verdict.accepted:
                 lines.append(f"    accepted: {verdict.accepted}")
     if same:
-        lines += ["", f"{same} rows are SAME: their changes are negligible."]
+        lines += ["", f"{units.counted(same, 'row')} of a negligible change: SAME."]
     if report.differences:
         lines += ["", f"Warning: {different_results(report)}."]
         lines += [f"  {_unquoted(key)}: {clause}" for key, clause in report.differences]

@@ -172,7 +172,7 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("Drawn", _drawn(report)),
         ("Out of reach", _unreached(report)),
         ("Took", _took(report)),
-        ("Without", "; ".join(f"{count} rows: {reason}" for reason, count in report.without)),
+        ("Without", "; ".join(f"{units.counted(count, 'row')}: {reason}" for reason, count in report.without)),
         ("Command", report.command),
     ]
     return [(name, value) for name, value in known if value]
@@ -223,6 +223,6 @@ def _unreached(report: Report) -> str:
         f"; {', '.join(f'{count} {word}' for word, count in counts.items())} of a sample of {len(unreached.sampled)}"
     )
     return (
-        f"{len(unreached.skipped)} rows, not measured: nothing that they run has changed"
+        f"{units.counted(len(unreached.skipped), 'row')}, not measured: nothing that they run has changed"
         f"{sample if unreached.sampled else ''}"
     )

@@ -62,6 +62,7 @@ class PairWorker(Comparer):
             reply[arm] = self._with_status(
                 lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
             )
+            reply[arm]["reason"] = reply[arm]["reason"].replace(_name_of(arm), PACKAGE)
             self._leftovers.release()
         if request["first"] and all(reply[arm]["status"] == "ok" for arm in arms):
             reply["differences"] = self._differences()
