@@ -166,7 +166,8 @@ def command(
 
     Intended regressions are accepted with a reason: python -m perf accept --help.
 
-    Exit status: 0 no regression, 1 something is slower, larger or broken, 2 nothing could be judged, 130 interrupted.
+    Exit status: 0 no regression, 1 something is slower, larger or broken, 2 nothing could be judged
+    or the budget ended before a suspect was confirmed, 130 interrupted.
     """
     if simulate:
         context = click.get_current_context()
