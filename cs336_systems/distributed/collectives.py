@@ -212,7 +212,8 @@ def _means(parts: Sequence[Parts], dtype: torch.dtype) -> list[Tensor]:
 
 
 def _mean(first: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
-    total = first.to(torch.promote_types(dtype, torch.float32), copy=True)  # two of float16 may overflow
+    wide = torch.promote_types(first.dtype, dtype)
+    total = first.to(torch.promote_types(wide, torch.float32), copy=True)  # two of float16 may overflow
     for other in others:
         total.add_(other)
     return total.div_(1 + len(others)).to(dtype)
