@@ -22,7 +22,6 @@ OUT_OF_TIME = "the budget ended before the first visit"
 UNMEASURED = "not measured"
 """Start of the reason of a verdict without a number whose case was never visited."""
 
-
 Visits = dict[str, list[tuple[int, float]]]
 """Process and change of each visit, by case key. A change is log(head / base), or a difference's share of its step."""
 
@@ -79,6 +78,11 @@ class Verdict:
         return self.word in BAD and not self.accepted
 
     @property
+    def looks_slower(self) -> bool:
+        """Whether the whole interval of a time lies above what is negligible."""
+        return self.low is not None and self.negligible is not None and self.low > self.negligible
+
+    @property
     def failure(self) -> str:
         """How a BROKEN row failed, since its reason is an `Outcome.failure`; "" for other rows."""
         return self.reason.partition(":")[0] if self.word == "BROKEN" else ""
@@ -121,10 +125,7 @@ class Judgement:
         return tuple(
             verdict
             for verdict in self.verdicts
-            if self.cut_short
-            and verdict.word == "AMBIGUOUS"
-            and None not in (verdict.low, verdict.negligible)
-            and (verdict.low or 0.0) > (verdict.negligible or 0.0)
+            if self.cut_short and verdict.word == "AMBIGUOUS" and verdict.looks_slower
         )
 
     @property

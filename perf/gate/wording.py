@@ -40,7 +40,8 @@ def headline(report: Report) -> str:
         return f"Nothing can be worse: the change reaches none of {len(report.unreached.skipped)} rows"
     if report.exit_status == 2 and judgement.suspects:
         count = len(judgement.suspects)
-        return f"{count} row{' looks' if count == 1 else 's look'} slower, and the budget ended before it was confirmed"
+        look = "looks" if count == 1 else "look"
+        return f"{units.counted(count, 'row')} {look} slower, and the budget ended before it was confirmed"
     if report.exit_status == 2:
         quantities = {verdict.quantity for verdict in judgement.verdicts}
         of_one = judgement.undecided if judgement.undecided < quantities else ()
@@ -48,8 +49,10 @@ def headline(report: Report) -> str:
         ambiguous = sum(
             verdict.word == "AMBIGUOUS" and verdict.quantity in judgement.undecided for verdict in judgement.verdicts
         )
-        are = "row is" if ambiguous == 1 else "rows are"
-        return f"{subject} could be judged" + (f": {ambiguous} {are} ambiguous" if ambiguous else "")
+        are = "is" if ambiguous == 1 else "are"
+        return f"{subject} could be judged" + (
+            f": {units.counted(ambiguous, 'row')} {are} ambiguous" if ambiguous else ""
+        )
     accepted = sum(verdict.word in BAD for verdict in judgement.verdicts if verdict.accepted)
     others = [f"{counts[word]} {word.lower()}" for word in ORDER if word not in BAD and counts[word]]
     clauses = [

@@ -62,7 +62,6 @@ class PairWorker(Comparer):
             reply[arm] = self._with_status(
                 lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
             )
-            reply[arm]["reason"] = reply[arm]["reason"].replace(_name_of(arm), PACKAGE)
             self._leftovers.release()
         if request["first"] and all(reply[arm]["status"] == "ok" for arm in arms):
             reply["differences"] = self._differences()
@@ -75,6 +74,13 @@ class PairWorker(Comparer):
             self._leftovers.release()
             taken = self._with_status(lambda: self._one_after_the_other(case, arms, pairs, injection, spent))
         return reply | taken
+
+    def _failure(self, error: BaseException) -> dict[str, Any]:
+        """Return status and reason, in which the package has its own name."""
+        reply = super()._failure(error)
+        for arm in self._checkouts:
+            reply["reason"] = reply["reason"].replace(_name_of(arm), PACKAGE)
+        return reply
 
     def _look(self, case: Case, arm: str, first: bool, injection: Injection | None, spent: Spent) -> dict[str, Any]:
         """Examine one arm alone, on the first visit only: its error, peak memory and kernels."""

@@ -58,7 +58,7 @@ class RankWork:
                 self._arms[arm:] = [Built()]
             self._arm = self._arms[arm]
             return {"status": "ok"} | getattr(self, f"_{do}")(**request)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # the measured code may call sys.exit
             reply = failure(error)
             if reply["status"] == "error":
                 traceback.print_exc()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from perf import units
 from perf.harness.case import Case
 from perf.harness.measure import missing_device
 from perf.harness.suite import cases_of
@@ -61,7 +62,7 @@ def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int 
                 click.echo(f"REFUSED {case.key}: {bound}")
     refused = sum(any(not bound.share <= 1 for bound in result.bounds) for result in results)
     unchecked = sum(bool(result.reason) for result in results)
-    click.echo(f"{len(results)} case{'s' if len(results) != 1 else ''}: {refused} refused, {unchecked} not checked")
+    click.echo(f"{units.counted(len(results), 'case')}: {refused} refused, {unchecked} not checked")
 
 
 def selected(prefix: str, max_seq_len: int) -> list[Case]:

@@ -106,6 +106,7 @@ def test_spans_are_the_unions_of_what_computes_and_of_what_communicates_from_the
         (torch.OutOfMemoryError("CUDA out of memory\nand much more"), "out_of_memory", "CUDA out of memory"),
         (KeyError("what"), "error", "KeyError: 'what'"),
         (ValueError(), "error", "ValueError"),
+        (SystemExit(0), "error", "SystemExit: 0"),
         (MemoryError(), "out_of_memory", "MemoryError"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: 8 GB"),
