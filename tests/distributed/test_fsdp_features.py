@@ -324,7 +324,8 @@ def test_a_compute_dtype_halves_what_is_sent_and_master_weights_work():
 def differentiate_in_float32(rank):
     """Return the inputs, whose sum is each row's gradient, and this rank's gradient of a bfloat16 weight."""
     net = FullyShardedDataParallel(seeded(lambda: nn.Linear(16, 12, bias=False)).bfloat16(), torch.float32)
-    x = torch.randn(1, 16, generator=torch.Generator().manual_seed(rank))
+    generator = torch.Generator().manual_seed(rank)
+    x = torch.randn(1, 16, generator=generator, device="cpu").to(torch.get_default_device())
     net(x).sum().backward()
     finish(net)
     return x, net.module.weight.grad
