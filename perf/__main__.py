@@ -10,12 +10,15 @@ MODULES = {
     "doctor": "perf.commands.doctor",
     "gate": "perf.commands.gate",
     "machine": "perf.commands.machine",
+    "machine-code": "perf.commands.machine_code",
     "measured": "perf.commands.measured",
     "merge": "perf.commands.merge",
     "missed": "perf.commands.missed",
     "mutations": "perf.commands.mutations",
     "report": "perf.commands.report",
     "select": "perf.commands.select_cases",
+    "self-test": "perf.commands.self_test",
+    "simulate": "perf.commands.simulate",
     "study": "perf.studies",
 }
 """Each command with the module that holds it as `command`."""

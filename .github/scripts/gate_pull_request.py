@@ -30,10 +30,10 @@ def main() -> int:
     except RefusedError as refused:
         sys.exit(f"refused: {refused}")
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "perf", "gate", base, commit]
+    perf = [sys.executable, "-m", "perf"]
     options = ["--set", os.environ["SET"], "--budget", os.environ["MINUTES"]]
     outputs = ["--json", str(folder / "report.json"), "--markdown", str(folder / "comment.md")]
-    compile_only = ["--compile-only", "--set", os.environ["SET"], "--markdown", str(folder / "machine-code.md")]
+    compiled = ["--set", os.environ["SET"], "--markdown", str(folder / "machine-code.md")]
     # The code of the pull request runs from here on. The runner must take neither its output for commands nor the files
     # that it may write for the environment of the next steps.
     own = ("GITHUB_", "RUNNER_", "ACTIONS_")
@@ -41,8 +41,10 @@ def main() -> int:
     token = secrets.token_hex()
     print(f"::stop-commands::{token}", flush=True)
     try:
-        subprocess.run([*command, *compile_only], env=environment, check=False)
-        status = subprocess.run([*command, *options, *outputs], env=environment, check=False).returncode
+        subprocess.run([*perf, "machine-code", base, commit, *compiled], env=environment, check=False)
+        status = subprocess.run(
+            [*perf, "gate", base, commit, *options, *outputs], env=environment, check=False
+        ).returncode
         if (section := folder / "machine-code.md").exists() and (comment := folder / "comment.md").exists():
             comment.write_text(comment.read_text() + "\n" + section.read_text())
         return status

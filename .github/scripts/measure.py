@@ -46,7 +46,7 @@ def gate(options: list[str]) -> int:
 
 def self_test(options: list[str]) -> int:
     """Gate a commit against itself and against planted slow-downs."""
-    return _run("perf", "gate", "--self-test", "-b", _rows("pr", "--shard", shard(datetime.now(UTC).date())), *options)
+    return _run("perf", "self-test", "-b", _rows("pr", "--shard", shard(datetime.now(UTC).date())), *options)
 
 
 def mutations(options: list[str]) -> int:

@@ -19,7 +19,7 @@ from perf.harness.worker_process import WorkerProcess
 
 VISITS = 6
 """Number of visits of each process to each row. Where visits scatter by 0.7 %, 3 show half of all slow-downs of 2 %,
-and 6 show 95 % (`python -m perf gate --simulate`)."""
+and 6 show 95 % (`python -m perf simulate`)."""
 
 LIMIT_S = 180.0
 """After which a visit has hung."""

@@ -10,7 +10,7 @@ from tests.repositories import needs_checkout
 
 MEASURING = {
     "gate": ["gate", "HEAD", "--set", "smoke", "--no-tests"],
-    "self-test": ["gate", "--self-test", "--set", "smoke"],
+    "self-test": ["self-test", "--set", "smoke"],
     "mutations": ["mutations", "HEAD", "-k", "tile table"],
     "case": ["case", "SmokeControls"],
     "profile": ["case", "SmokeControls('copy')", "--profile", "torch"],

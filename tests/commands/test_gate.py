@@ -119,7 +119,6 @@ def test_heads_own_tests_come_first_and_red_means_no_timing(
         (("HEAD", "HEAD", "-b", "x", "--set", "smoke"), "--set and -b were both given; allowed: one of them"),
         (("HEAD", "HEAD", "--set", "huge"), "'huge' is not one of "),
         (("HEAD", "HEAD", "--budget", "0"), "0.0 is not in the range"),
-        (("HEAD", "--plant", "1"), "--plant was given; allowed: with --self-test"),
         ((), "BASE was not given"),
         (("HEAD", "--json", "/proc/report.json"), "/proc/report.json cannot be written"),
     ],

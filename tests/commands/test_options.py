@@ -22,11 +22,8 @@ from tests.throwaway import ROOT
         (["study", "zzz"], "train-step"),
         (["gate", "HEAD", "--budget", "nan"], "finite"),
         (["gate", "HEAD", "--budget", "inf"], "finite"),
-        (["gate", "--self-test", "--plant", "nan"], "finite"),
-        (["gate", "HEAD", "--plant", "1"], "--self-test"),
-        (["gate", "--self-test", "HEAD~1", "HEAD"], "--self-test was given with HEAD"),
-        (["gate", "--self-test", "HEAD", "--json", "file"], "--self-test was given with"),
-        (["gate", "--simulate", "HEAD"], "--simulate was given with BASE"),
+        (["self-test", "--plant", "nan"], "finite"),
+        (["machine-code"], "BASE"),
         (["study", "attention", "--half-width", "nan"], "finite"),
         (["study", "ddp", "--bucket-size-mb", "nan"], "finite"),
         (["missed", "history", "--machine", "nvidia-h20"], "nvidia-h200"),
@@ -35,8 +32,6 @@ from tests.throwaway import ROOT
         (["gate", "HEAD", "-b", ""], "empty argument"),
         (["study", "accounting", "--out="], "empty argument"),
         (["gate", "HEAD", "--dry-run", "--keep"], "--dry-run was given with"),
-        (["gate", "HEAD", "--compile-only", "--every-row"], "--compile-only was given with"),
-        (["gate", "--simulate", "--plant", "3"], "--simulate was given with BASE"),
         (["gate", "HEAD~1", "HEAD", "--json", "x", "--markdown", "./x"], "--json and --markdown are both"),
         (["report", "--answers", "--edition", "2025"], "--answers and --edition"),
         (["missed", "--gate", "--limit", "2"], "--gate was given with --limit"),
@@ -67,8 +62,8 @@ def test_an_output_that_cannot_be_written_is_one_line_and_nobody_who_reads_it_no
 
 @pytest.mark.parametrize(("verdict", "exits_with"), [(1, 1), (0, 2)])
 def test_a_gate_whose_output_cannot_be_written_writes_its_files_and_keeps_its_verdict(tmp_path, verdict, exits_with):
-    code = "import sys; from pathlib import Path; from perf.commands import gate\n"
-    code += f"gate._end('report', {{Path(sys.argv[1]): 'kept'}}, {verdict})"
+    code = "import sys; from pathlib import Path; from perf.commands import judging\n"
+    code += f"judging.end('report', {{Path(sys.argv[1]): 'kept'}}, {verdict})"
     with Path("/dev/full").open("w") as full:
         run = [sys.executable, "-c", code, tmp_path / "report.json"]
         done = subprocess.run(run, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -77,12 +72,12 @@ def test_a_gate_whose_output_cannot_be_written_writes_its_files_and_keeps_its_ve
 
 
 def test_a_report_that_could_not_be_kept_is_not_said_to_be(tmp_path, capsys):
-    from perf.commands import gate
+    from perf.commands import judging
 
     (tmp_path / "file").write_text("")
     for kept in (tmp_path / "kept.json", tmp_path / "file" / "report.json"):
         with pytest.raises(SystemExit):
-            gate._end("report", {kept: "text"}, 0, kept=kept)
+            judging.end("report", {kept: "text"}, 0, kept=kept)
         assert (f"Kept in {kept}" in capsys.readouterr().out) == kept.exists()
 
 

@@ -102,7 +102,6 @@ def test_a_gate_of_two_environments_is_kept_apart(repository: Repository, enviro
     ("arguments", "message"),
     [
         (["HEAD", "HEAD", "--env", ".", "."], "--env and HEAD were both given"),
-        (["--self-test", "--env", ".", "."], "--env and --self-test were both given"),
         (["--env", "nowhere", "."], "'nowhere' does not exist"),
         pytest.param(["--env", ".", "."], "--env . was given; allowed:", marks=needs_checkout),
         pytest.param(

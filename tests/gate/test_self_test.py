@@ -120,8 +120,7 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "perf",
-        "gate",
-        "--self-test",
+        "self-test",
         "-b",
         r"SmokeAttention.*\(128.*'forward', 'reference'",
     ]

@@ -161,4 +161,4 @@ def test_the_tables_are_complete(monkeypatch):
     assert len(on_file[1]) >= 3
     assert all(isinstance(text, str) for _, rows in tables for row in rows for text in row.values())
     total = len(identical[1]) + len(costs[1]) + len(others[1])
-    assert steps == [(done, total) for done in range(1, total + 1)], "the bar of --simulate"
+    assert steps == [(done, total) for done in range(1, total + 1)], "the bar of `perf simulate`"

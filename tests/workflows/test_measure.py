@@ -84,7 +84,7 @@ def test_the_changes_since_the_last_gate_are_gated_and_the_report_is_kept(machin
 
 def test_the_self_test_has_some_of_the_rows(machine):
     assert machine.run("measure", "self-test", "--budget", "6").returncode == 0
-    assert machine.called("perf", "gate") == [["perf", "gate", "--self-test", "-b", "rows", "--budget", "6"]]
+    assert machine.called("perf", "self-test") == [["perf", "self-test", "-b", "rows", "--budget", "6"]]
     ((*_, name, _, part),) = machine.called("perf", "select")
     assert name == "pr" and re.fullmatch("[1-8]/8", part)
 
@@ -115,12 +115,12 @@ def test_without_a_selection_nothing_is_measured(machine, part, answers):
     if part == "gate" and "perf missed" not in answers:
         pytest.skip("a gate selects no rows here")
     assert machine.run("measure", part).returncode == 1
-    assert not machine.called("asv") + machine.called("perf", "gate")
+    assert not machine.called("asv") + machine.called("perf", "gate") + machine.called("perf", "self-test")
 
 
 @pytest.fixture
 def pull(machine):
-    """A pull request whose branch and message are hostile, main having gone on; `gate` is a stand-in."""
+    """A pull request whose branch and message are hostile, main having gone on; the commands are stand-ins."""
     folder = machine.folder
     git(folder, "init", "-q", "-b", "main")
     machine.base = commit(folder, "Before")
@@ -128,7 +128,8 @@ def pull(machine):
     git(folder.parent, "clone", "-q", str(folder), str(machine.head_checkout))
     machine.commit = commit(machine.head_checkout, "\n".join(HOSTILE))
     commit(folder, "Main goes on")
-    machine.answers["perf gate"] = ["::set-output name=changed::false", 1]
+    for name in ("gate", "machine-code"):
+        machine.answers[f"perf {name}"] = ["::set-output name=changed::false", 1]
     return machine
 
 
@@ -141,8 +142,9 @@ def gate(pull, **changed):
 def test_a_pull_request_is_gated_against_its_merge_base(pull, status):
     pull.answers["perf gate"][1] = status
     assert gate(pull).returncode == status
-    on_a_cpu, (*_, base, head, _, chosen, _, minutes, _, report, _, comment) = pull.called("perf", "gate")
-    assert on_a_cpu[2:5] == [base, head, "--compile-only"]
+    ((*_, base, head, _, chosen, _, minutes, _, report, _, comment),) = pull.called("perf", "gate")
+    (on_a_cpu,) = pull.called("perf", "machine-code")
+    assert on_a_cpu[2:5] == [base, head, "--set"]
     assert (base, head, chosen, minutes) == (pull.base, pull.commit, "pr", "30")
     files = [pull.folder.parent / "report" / name for name in ("report.json", "comment.md")]
     assert [report, comment] == list(map(str, files))

@@ -1,4 +1,4 @@
-"""Format a compile-only gate: for the terminal, for a comment, as JSON."""
+"""Format what `perf machine-code` found: for the terminal, for a comment, as JSON."""
 
 import dataclasses
 import json

@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Report:
-    """Findings of a compile-only gate."""
+    """What `perf machine-code` found."""
 
     base: Arm
     head: Arm

@@ -18,7 +18,7 @@ from perf.site.trust.detectable import IdenticalRow, Spread
 from perf.site.trust.mutations import Planted
 from perf.site.trust.rates import Pooled
 
-COMMAND = "python -m perf gate --self-test"
+COMMAND = "python -m perf self-test"
 WORDS = (
     ("SLOWER, FASTER", "The time changed by more than is negligible, over twelve processes. The false-discovery "
      "rate of each verdict is at most 0.5 % over the whole report."),
