@@ -32,7 +32,9 @@ class Bench(Comparer):
         super().__init__(device_kind, ROOT)
         self._checked: list[weakref.ref[Workload]] = []
         if device_kind == "cuda":
-            self._l2_bytes = device.identity(device_kind)["l2_bytes"]
+            identity = device.identity(device_kind)
+            self._l2_bytes = identity["l2_bytes"]
+            self._nvml = device.Nvml.open(identity["uuid"])
 
     def with_status(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return what `do` returns, with status and reason; never raise."""

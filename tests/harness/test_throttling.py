@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from perf.harness import device
+from perf.harness.bench import Bench
 from perf.harness.case import ARMS, Case
 from perf.harness.clock import WallClock
 from perf.harness.comparison import Rounds
@@ -75,3 +77,17 @@ def test_what_was_throttled_is_dropped_with_its_neighbour(
     assert [ns // 10**9 for ns in found["base_ns"]] == base
     assert [ns // 10**9 for ns in found["head_ns"]] == head
     assert found["throttled"] == (throttled_at < 99)
+
+
+def test_a_study_drops_what_a_throttled_gpu_gave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "identity", lambda kind: {"uuid": "GPU-1", "l2_bytes": 1})
+    monkeypatch.setattr(device.Nvml, "open", lambda uuid: ThrottledAt(3))
+    monkeypatch.setattr(Counting, "taken", 0)
+    bench = Bench("cuda")
+    monkeypatch.setattr(bench, "_synchronize", lambda: None)
+    arms = {}
+    for name in "ab":
+        work = Workload(run=lambda: None, check=lambda: 0.0, floor=Floor())
+        bench.check(work)
+        arms[name] = Counting(), work
+    assert bench.sample_in_turn(arms, "warm", 4) == {"a": [1, 5, 8], "b": [2, 6, 7]}
