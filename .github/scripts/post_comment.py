@@ -2,7 +2,8 @@
 
 The code of the pull request ran on the machine that wrote the artifact, so the artifact's two files are untrusted. The
 numbers of the pull request and of the commit come from the title of the run instead, which the workflow on main wrote.
-Reads REPOSITORY, RUN_ID, RUN_TITLE and RUN_URL; exits with status 1 and one line if it refuses.
+It needs no installed package; PYTHONPATH names the checkout. Reads REPOSITORY, RUN_ID, RUN_TITLE and RUN_URL; exits
+with status 1 and one line if it refuses.
 """
 
 import io
@@ -16,10 +17,12 @@ from typing import Any
 from github import RefusedError, api, download, expect, ours, pull_request, shown
 from untrusted import harmless, read_report
 
+from perf.gate.comment import MARKER
+from perf.gate.verdicts import Report
+
 ARTIFACT = "gate-report"
 MAX_ARTIFACT, MAX_REPORT = 32 * 2**20, 128 * 2**20
 MAX_COMMENT = 4 * 60_000  # in UTF-8, of up to 60,000 characters and 4,000 on machine code; GitHub accepts 65,536
-MARKER = "<!-- perf gate -->"
 TITLE = re.compile(r"gate of #([1-9][0-9]{0,8}) at ([0-9a-f]{40})")
 
 
@@ -41,8 +44,8 @@ def run(repository: str, run_id: str, title: str, url: str) -> str:
     if not reports:
         return f"Run {run_id} left no report: there is nothing to post, and the run itself says why."
     report, comment = read(fetch(repository, max(reports, key=lambda artifact: artifact["id"])))
-    if report["head"]["commit"] != commit:
-        raise RefusedError(f"the report is of commit {report['head']['commit']}, the run of {commit}")
+    if report.head["commit"] != commit:
+        raise RefusedError(f"the report is of commit {report.head['commit']}, the run of {commit}")
     pull_request(repository, number, commit)
     return post(
         repository,
@@ -59,7 +62,7 @@ def fetch(repository: str, artifact: dict[str, Any]) -> bytes:
     return download(f"repos/{repository}/actions/artifacts/{number}/zip", MAX_ARTIFACT)
 
 
-def read(archive: bytes) -> tuple[dict[str, Any], str]:
+def read(archive: bytes) -> tuple[Report, str]:
     """Return the report and the comment of an archive. Raises RefusedError if it holds anything else."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:

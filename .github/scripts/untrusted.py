@@ -3,26 +3,30 @@
 import json
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
-from github import RefusedError
-from schema import problem
+from github import COMMIT, RefusedError, shown
+
+from perf.forms import parsed
+from perf.gate.verdicts import Report
 
 CUT = "\u200b"
 TAGS = "details|summary|sub|sup|br|b|i|code|pre|table|thead|tbody|tr|th|td"
 
 
-def read_report(text: str | bytes, name: str) -> dict[str, Any]:
-    """Parse the report of a gate. Raises RefusedError, with `name`, unless it is valid under `report.schema.json`."""
+def read_report(text: str | bytes, name: str) -> Report:
+    """Parse the report of a gate. Raises RefusedError, with `name`, unless all of it is of its type."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         raise RefusedError(f"{name} is not JSON") from None
-    schema = json.loads(Path(__file__).with_name("report.schema.json").read_text())
-    if wrong := problem(document, schema):
-        raise RefusedError(f"{name} does not keep to its schema: {wrong}")
-    return document
+    try:
+        report = parsed(Report, document)
+    except ValueError as error:
+        raise RefusedError(f"{name} is not the report of a gate: {shown(str(error))}") from None
+    for arm in (report.base, report.head):
+        if not (isinstance(commit := arm.get("commit"), str) and COMMIT.fullmatch(commit)):
+            raise RefusedError(f"{name} is of commit {shown(commit)}; allowed: 40 hexadecimal digits")
+    return report
 
 
 def harmless(comment: str, repository: str) -> str:

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from tests.workflows.scripts import HOSTILE, REPOSITORY, RUN_URL, assert_refused, report, run
+from tests.workflows.scripts import HOSTILE, REPOSITORY, ROOT, RUN_URL, assert_refused, report, run
 
 COMMIT, NUMBER = "c" * 40, "7"
 TITLE = f"gate of #{NUMBER} at {COMMIT}"
@@ -42,7 +42,7 @@ def post(github, cwd, archive=None, *, title=TITLE, size=None, artifacts=1):
     github.answers["GET /blob"] = archive
     github.answers.setdefault(f"GET /repos/{REPOSITORY}/{COMMENTS}?per_page=100&page=1", [])
     github.answer("POST", COMMENTS, {})
-    given = {"REPOSITORY": REPOSITORY, "RUN_ID": "99", "RUN_TITLE": title, "RUN_URL": RUN_URL}
+    given = {"REPOSITORY": REPOSITORY, "RUN_ID": "99", "RUN_TITLE": title, "RUN_URL": RUN_URL, "PYTHONPATH": str(ROOT)}
     return run("post_comment", cwd=cwd, GITHUB_API_URL=github.url, GH_TOKEN="secret", **given)
 
 
@@ -149,7 +149,7 @@ ARTIFACTS = {
     "no text": (lambda: zipped(report_json=GOOD, comment_md=b"\xff\xfe"), {}, "comment.md is not UTF-8"),
     "no JSON": (lambda: zipped(report_json="$(touch pwned)", comment_md="x"), {}, "report.json is not JSON"),
     "deep JSON": (lambda: zipped(report_json="[" * 10**6, comment_md="x"), {}, "report.json is not JSON"),
-    "wrong schema": (lambda: zipped(report_json='{"base": {}}', comment_md="x"), {}, "report has no head"),
+    "another form": (lambda: zipped(report_json='{"base": {}}', comment_md="x"), {}, "is not the report of a gate"),
     "another commit": (
         lambda: zipped(report_json=json.dumps(report("b" * 40, "d" * 40)), comment_md="x"),
         {},
