@@ -66,24 +66,24 @@ def changed_paths(base: Arm, head: Arm) -> tuple[str, ...]:
     return tuple(sorted(filter(None, paths)))
 
 
-def export(arm: Arm, folder: Path) -> None:
-    """Copy the arm's package into `folder`; copy nothing if the commit lacks it.
+def export(arm: Arm, folder: Path, package: str = PACKAGE) -> None:
+    """Copy a package of the arm's into `folder`; copy nothing if the commit lacks it.
 
     The working tree is copied too, so edits during the run are not measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if arm.commit == WORKING_TREE:
-        if (ROOT / PACKAGE).is_dir():
+        if (ROOT / package).is_dir():
             shutil.copytree(
-                ROOT / PACKAGE,
-                folder / PACKAGE,
+                ROOT / package,
+                folder / package,
                 ignore=shutil.ignore_patterns("__pycache__"),
                 ignore_dangling_symlinks=True,  # an editor's lock is one
             )
         return
-    if not output(ROOT, "ls-tree", arm.commit, PACKAGE):
+    if not output(ROOT, "ls-tree", arm.commit, package):
         return
-    archive = git("archive", arm.commit, PACKAGE)
+    archive = git("archive", arm.commit, package)
     try:
         if archive.returncode != 0:
             raise tarfile.TarError(archive.stderr.decode(errors="replace").strip())

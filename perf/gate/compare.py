@@ -14,6 +14,7 @@ from perf.gate import acceptance, checkouts
 from perf.gate.correctness import NO_CODE, SKIPPED, run_tests
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
+from perf.gate.removed import removed_rows
 from perf.gate.rows import draw
 from perf.gate.unreached import change_between, in_reach
 from perf.gate.verdicts import LOOKS, OUT_OF_TIME, Judgement, Report, Unreached
@@ -67,6 +68,7 @@ def compare(
         differences=_differences(evidence),
         visits=visits(evidence),
         unreached=unreached,
+        removed=removed_rows(base, head),
     )
 
 

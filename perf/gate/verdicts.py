@@ -188,6 +188,8 @@ class Report:
     """Visits behind the verdicts, controls included."""
 
     unreached: Unreached = field(default_factory=Unreached)
+    removed: tuple[str, ...] = ()
+    """Keys of the rows that head takes out of the suite."""
 
     @property
     def is_of_identical_code(self) -> bool:

@@ -28,6 +28,11 @@ PURPOSES = {
 
 def headline(report: Report) -> str:
     """Summarise the report in one line."""
+    gone = units.counted(len(report.removed), "row")
+    return f"{_judged(report)}{f'; {gone} taken out of the suite' if report.removed else ''}"
+
+
+def _judged(report: Report) -> str:
     judgement = report.judgement
     if not report.tests_passed:
         return f"HEAD's tests fail, so nothing was timed: {report.tests}"
@@ -176,9 +181,16 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("Out of reach", _unreached(report)),
         ("Took", _took(report)),
         ("Without", "; ".join(f"{units.counted(count, 'row')}: {reason}" for reason, count in report.without)),
+        ("Taken out of the suite", _removed(report)),
         ("Command", report.command),
     ]
     return [(name, value) for name, value in known if value]
+
+
+def _removed(report: Report) -> str:
+    """Name the classes of the rows that no later gate judges, with the number of rows of each."""
+    rows = Counter(key.partition("(")[0] for key in report.removed)
+    return ", ".join(f"{units.counted(count, 'row')} of {benchmark}" for benchmark, count in rows.items())
 
 
 def _took(report: Report) -> str:
