@@ -1,8 +1,8 @@
 """Gate the commit of a pull request against its merge base, from a checkout of main.
 
-    gate_pull_request.py HEAD_CHECKOUT FOLDER   write report.json and comment.md to FOLDER
+    gate_pull_request.py HEAD_CHECKOUT FOLDER   write report.json and machine-code.json to FOLDER
 
-The comment ends with the kernels whose machine code differs, which are compiled on the CPU while no GPU is in use.
+The kernels whose machine code differs are compiled on the CPU while no GPU is in use.
 
 Reads COMMIT, SET and MINUTES; exits with the status of the gate.
 """
@@ -31,9 +31,8 @@ def main() -> int:
         sys.exit(f"refused: {refused}")
     folder.mkdir(parents=True, exist_ok=True)
     perf = [sys.executable, "-m", "perf"]
-    options = ["--set", os.environ["SET"], "--budget", os.environ["MINUTES"]]
-    outputs = ["--json", str(folder / "report.json"), "--markdown", str(folder / "comment.md")]
-    compiled = ["--set", os.environ["SET"], "--markdown", str(folder / "machine-code.md")]
+    compiled = ["--set", os.environ["SET"], "--json", str(folder / "machine-code.json")]
+    measured = ["--set", os.environ["SET"], "--budget", os.environ["MINUTES"], "--json", str(folder / "report.json")]
     # The code of the pull request runs from here on. The runner must take neither its output for commands nor the files
     # that it may write for the environment of the next steps.
     own = ("GITHUB_", "RUNNER_", "ACTIONS_")
@@ -42,12 +41,7 @@ def main() -> int:
     print(f"::stop-commands::{token}", flush=True)
     try:
         subprocess.run([*perf, "machine-code", base, commit, *compiled], env=environment, check=False)
-        status = subprocess.run(
-            [*perf, "gate", base, commit, *options, *outputs], env=environment, check=False
-        ).returncode
-        if (section := folder / "machine-code.md").exists() and (comment := folder / "comment.md").exists():
-            comment.write_text(comment.read_text() + "\n" + section.read_text())
-        return status
+        return subprocess.run([*perf, "gate", base, commit, *measured], env=environment, check=False).returncode
     finally:
         print(f"::{token}::", flush=True)
 

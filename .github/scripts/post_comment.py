@@ -1,7 +1,8 @@
 """Post the result of a gate as one comment of the pull request, and update that comment from then on.
 
-The code of the pull request ran on the machine that wrote the artifact, so the artifact's two files are untrusted. The
-numbers of the pull request and of the commit come from the title of the run instead, which the workflow on main wrote.
+The code of the pull request ran on the machine that wrote the artifact, so the artifact's two files are untrusted: they
+are read as data, and main's own `perf.gate` words them. The numbers of the pull request and of the commit come from the
+title of the run instead, which the workflow on main wrote.
 It needs no installed package; PYTHONPATH names the checkout. Reads REPOSITORY, RUN_ID, RUN_TITLE and RUN_URL; exits
 with status 1 and one line if it refuses.
 """
@@ -15,14 +16,17 @@ import zlib
 from typing import Any
 
 from github import RefusedError, api, download, expect, ours, pull_request, shown
-from untrusted import harmless, read_report
+from untrusted import read, read_report
 
-from perf.gate.comment import MARKER
+from perf.gate.comment import MARKER, comment
+from perf.gate.machine_code import report as machine_code
+from perf.gate.machine_code.compared import Report as MachineCode
 from perf.gate.verdicts import Report
 
 ARTIFACT = "gate-report"
 MAX_ARTIFACT, MAX_REPORT = 32 * 2**20, 128 * 2**20
-MAX_COMMENT = 4 * 60_000  # in UTF-8, of up to 60,000 characters and 4,000 on machine code; GitHub accepts 65,536
+FILES = ("report.json", "machine-code.json")
+"""The second is missing where nothing could be compiled."""
 TITLE = re.compile(r"gate of #([1-9][0-9]{0,8}) at ([0-9a-f]{40})")
 
 
@@ -43,15 +47,11 @@ def run(repository: str, run_id: str, title: str, url: str) -> str:
     reports = [artifact for artifact in artifacts if artifact["name"] == ARTIFACT]  # one of each attempt
     if not reports:
         return f"Run {run_id} left no report: there is nothing to post, and the run itself says why."
-    report, comment = read(fetch(repository, max(reports, key=lambda artifact: artifact["id"])))
+    report, compiled = read_archive(fetch(repository, max(reports, key=lambda artifact: artifact["id"])))
     if report.head["commit"] != commit:
         raise RefusedError(f"the report is of commit {report.head['commit']}, the run of {commit}")
     pull_request(repository, number, commit)
-    return post(
-        repository,
-        number,
-        f"{MARKER}\n{harmless(comment.removeprefix(MARKER), repository)}\n\n{footer(number, commit, url)}\n",
-    )
+    return post(repository, number, f"{worded(report, compiled)}\n{footer(number, commit, url)}\n")
 
 
 def fetch(repository: str, artifact: dict[str, Any]) -> bytes:
@@ -62,18 +62,26 @@ def fetch(repository: str, artifact: dict[str, Any]) -> bytes:
     return download(f"repos/{repository}/actions/artifacts/{number}/zip", MAX_ARTIFACT)
 
 
-def read(archive: bytes) -> tuple[Report, str]:
-    """Return the report and the comment of an archive. Raises RefusedError if it holds anything else."""
+def read_archive(archive: bytes) -> tuple[Report, MachineCode | None]:
+    """Return the reports of an archive. Raises RefusedError if it holds anything else."""
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
-            names = sorted(files.namelist())
-            if names != ["comment.md", "report.json"]:
-                raise RefusedError(f"the artifact holds {shown(names)}; allowed: comment.md and report.json")
-            report = _member(files, "report.json", MAX_REPORT)
-            comment = _member(files, "comment.md", MAX_COMMENT)
+            names = files.namelist()
+            if len(set(names)) < len(names) or not {FILES[0]} <= set(names) <= set(FILES):
+                raise RefusedError(f"the artifact holds {shown(sorted(names))}; allowed: {' and '.join(FILES)}")
+            texts = {name: _member(files, name, MAX_REPORT) for name in names}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
         raise RefusedError("the artifact is not a ZIP archive") from None
-    return read_report(report, "report.json"), comment
+    compiled = read(MachineCode, texts[FILES[1]], FILES[1]) if FILES[1] in texts else None
+    return read_report(texts[FILES[0]], FILES[0]), compiled
+
+
+def worded(report: Report, compiled: MachineCode | None) -> str:
+    """Return the comment. Raises RefusedError for values that fit their types and cannot be shown."""
+    try:
+        return comment(report) + (f"\n{machine_code.comment(compiled)}" if compiled else "")
+    except Exception as error:
+        raise RefusedError(f"the report cannot be shown: {shown(repr(error))}") from None
 
 
 def _member(files: zipfile.ZipFile, name: str, limit: int) -> str:

@@ -72,8 +72,12 @@ def folded(title: str, text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Escape `text` so that no character has a meaning to Markdown or HTML, on one line."""
-    return re.sub(r"[^A-Za-z0-9 ,%()]", lambda match: f"&#{ord(match[0])};", collapsed(text))
+    """Escape `text` so that no character has a meaning to Markdown or HTML, on one line.
+
+    GitHub looks for mentions and issues in what the references stand for, too: a zero-width space ends them.
+    """
+    cut = re.sub(r"(?i)[@#]|\bGH-", "\\g<0>\u200b", collapsed(text))
+    return re.sub(r"[^A-Za-z0-9 ,%()]", lambda match: f"&#{ord(match[0])};", cut)
 
 
 def code(text: str) -> str:

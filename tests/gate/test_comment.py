@@ -1,5 +1,6 @@
 """The comment on a pull request: what it shows, and that nothing of the commits under test can write in it."""
 
+import html
 import re
 from pathlib import Path
 
@@ -37,13 +38,13 @@ def everywhere(text: str) -> str:
 
 
 def test_the_worse_lies_open_and_the_rest_is_folded():
-    html = rendered(comment(report(verdict("SLOWER", reason="because"), verdict("SAME"), verdict("FASTER"))))
-    opened = html.partition("<details>")[0]
+    shown = rendered(comment(report(verdict("SLOWER", reason="because"), verdict("SAME"), verdict("FASTER"))))
+    opened = shown.partition("<details>")[0]
     assert "SLOWER" in opened
     assert "because" in opened
     assert "SAME" not in opened
-    assert re.findall(r"<summary>(\w+)", html) == ["FASTER", "SAME", "How"]
-    assert KEY.replace("'", "&#39;") in html or KEY in html
+    assert re.findall(r"<summary>(\w+)", shown) == ["FASTER", "SAME", "How"]
+    assert KEY.replace("'", "&#39;") in shown or KEY in shown
 
 
 def test_the_first_line_finds_it_again():
@@ -54,6 +55,13 @@ def test_the_first_line_finds_it_again():
 def test_what_a_commit_chooses_is_text_and_nothing_else(text):
     tags = re.compile(r"<[^>]*>")
     assert tags.findall(rendered(everywhere(text))) == tags.findall(rendered(everywhere("harmless")))
+
+
+@pytest.mark.parametrize("text", ["@octocat", "@github/security", "fixes #12", "octocat/hello#12", "GH-12", "gh-12"])
+def test_what_a_commit_chooses_calls_nobody_and_names_no_issue(text):
+    """GitHub looks for these in what the references stand for."""
+    assert text not in html.unescape(everywhere(text))
+    assert text in html.unescape(everywhere(text)).replace("\u200b", "")
 
 
 def test_of_many_rows_that_are_worse_the_first_are_shown_with_how_they_were_measured():

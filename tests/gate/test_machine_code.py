@@ -151,9 +151,9 @@ def test_rows_are_sorted_by_what_reaches_them() -> None:
     assert [change.rows for change in found.kernels] == [1]
 
 
-def a_report(base: Plan, head: Plan) -> run.Report:
+def a_report(base: Plan, head: Plan) -> compared.Report:
     arms = Arm("a" * 40, "Base"), Arm("b" * 40, "Head <b>@you</b>")
-    return run.Report(*arms, {"9.0": compared_(base, head)}, 2, "3.7.1", 12.0, "python -m perf machine-code a b")
+    return compared.Report(*arms, {"9.0": compared_(base, head)}, 2, "3.7.1", 12.0, "python -m perf machine-code a b")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ CASE = Case(
 )
 
 
-def compare_arms(head: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run.Report:
+def compare_arms(head: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> compared.Report:
     """Compare FLASH_TRITON with the same where `head` replaces some of its words."""
     base = {"kernel": "scaled_kernel", "docstring": "Words.", "factor": "2.0", "tile": "128"}
     for name, of_arm in (("base", base), ("head", base | head)):

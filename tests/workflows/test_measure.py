@@ -142,12 +142,12 @@ def gate(pull, **changed):
 def test_a_pull_request_is_gated_against_its_merge_base(pull, status):
     pull.answers["perf gate"][1] = status
     assert gate(pull).returncode == status
-    ((*_, base, head, _, chosen, _, minutes, _, report, _, comment),) = pull.called("perf", "gate")
+    ((*_, base, head, _, chosen, _, minutes, _, report),) = pull.called("perf", "gate")
     (on_a_cpu,) = pull.called("perf", "machine-code")
-    assert on_a_cpu[2:5] == [base, head, "--set"]
     assert (base, head, chosen, minutes) == (pull.base, pull.commit, "pr", "30")
-    files = [pull.folder.parent / "report" / name for name in ("report.json", "comment.md")]
-    assert [report, comment] == list(map(str, files))
+    files = [str(pull.folder.parent / "report" / name) for name in ("report.json", "machine-code.json")]
+    assert [report, on_a_cpu[-1]] == files
+    assert on_a_cpu[2:6] == [base, head, "--set", "pr"]
 
 
 def test_the_runner_takes_no_commands_from_the_output_of_a_pull_request(pull):

@@ -144,7 +144,7 @@ def test_hostile_texts_are_shown_and_do_nothing(main, issue):
     assert not list(main.folder.rglob("pwned"))
 
 
-NO_REPORT = "is not the report of a gate"
+NO_REPORT = "is not what perf writes"
 HALF = {"key": "x", "quantity": "time", "word": "SLOWER"}
 REFUSED = {
     "another form": (lambda main: changed(main.report({}), "judgement", to=[]), NO_REPORT),
@@ -158,7 +158,9 @@ REFUSED = {
     "an unknown commit": (lambda main: changed(main.report({}), "base", "commit", to="f" * 40), "is no commit of"),
     "a commit of a branch": (lambda main: changed(main.report({}), "head", "commit", to=main.branch), "before HEAD"),
     "commits in the wrong order": (
-        lambda main: main.report({}, base={"commit": main.head}, head={"commit": main.base}),
+        lambda main: main.report(
+            {}, base={"commit": main.head, "subject": ""}, head={"commit": main.base, "subject": ""}
+        ),
         "is no commit of main before",
     ),
     "half a row": (

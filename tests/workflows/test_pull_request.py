@@ -1,5 +1,6 @@
 """check_request.py and post_comment.py: from a maintainer's request to one comment."""
 
+import dataclasses
 import html
 import io
 import json
@@ -8,11 +9,15 @@ import zipfile
 
 import pytest
 
+from perf.gate.evidence import Arm
+from perf.gate.machine_code import compared
+from perf.gate.machine_code import report as machine_code
+from perf.gate.report import to_json
+from tests.gate import reports as made
 from tests.workflows.scripts import HOSTILE, REPOSITORY, ROOT, RUN_URL, assert_refused, report, run
 
 COMMIT, NUMBER = "c" * 40, "7"
 TITLE = f"gate of #{NUMBER} at {COMMIT}"
-MARKDOWN = "<!-- perf gate -->\n❌ 1 row is slower\n"
 PULL = {"state": "open", "base": {"ref": "main"}, "head": {"sha": COMMIT}}
 COMMENTS = f"issues/{NUMBER}/comments"
 
@@ -22,19 +27,37 @@ def check(github, cwd, number=NUMBER, commit=COMMIT):
     return run("check_request", cwd=cwd, GITHUB_API_URL=github.url, GH_TOKEN="secret", **given)
 
 
-def zipped(**files):
+def zipped(*others, **files):
+    """An archive of these JSON files, "_" in a name standing for "-", and of other pairs of name and content."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name.replace("_", "."), content)
+        for name, content in [*others, *((f"{name.replace('_', '-')}.json", one) for name, one in files.items())]:
+            archive.writestr(name, content)
     return buffer.getvalue()
 
 
 GOOD = json.dumps(report("b" * 40, COMMIT))
+KERNEL = compared.KernelChange("9.0", "DIFFERS", "fwd", "fwd", "64", ("TILE 64 -> 128",), {}, {"error": "x"}, 2)
+ROWS = compared.Comparison((KERNEL,), ("a.B(1)",), {"a.B(2)": "fwd"}, {}, {}, ())
+MACHINE_CODE = compared.Report(Arm("b" * 40, "Base"), Arm(COMMIT, "Head"), {"9.0": ROWS}, 2, "3.7.1", 12.0, "a command")
+
+
+def compiled(**changes):
+    return machine_code.to_json(dataclasses.replace(MACHINE_CODE, **changes), "")
+
+
+def everywhere(text):
+    """Both reports with this text wherever a commit chooses it, in an archive."""
+    arms = {name: {"commit": COMMIT, "subject": text} for name in ("base", "head")}
+    rows = [made.verdict("SLOWER", key=text, reason=text)]
+    changed = made.report(*rows, tests=text, command=text, device={"name": text}, software={text: text}, **arms)
+    kernel = dataclasses.replace(KERNEL, base=text, head=text, head_dim=text, constants=(text,), after={"error": text})
+    found = {text: dataclasses.replace(ROWS, kernels=(kernel,), reached={text: text}, broken={text: text})}
+    return zipped(report=to_json(changed), machine_code=compiled(targets=found, triton=text, command=text))
 
 
 def post(github, cwd, archive=None, *, title=TITLE, size=None, artifacts=1):
-    archive = zipped(report_json=GOOD, comment_md=MARKDOWN) if archive is None else archive
+    archive = zipped(report=GOOD, machine_code=compiled()) if archive is None else archive
     artifact = {"name": "gate-report", "id": 5, "size_in_bytes": len(archive) if size is None else size}
     github.answer("GET", "actions/runs/99/artifacts", {"artifacts": [{"name": "logs"}, *[artifact] * artifacts]})
     storage = github.url.replace("127.0.0.1", "localhost")  # another host
@@ -101,8 +124,8 @@ def test_a_comment_is_posted_once_and_updated_from_then_on(pull, tmp_path):
     assert (method, address) == ("POST", f"/repos/{REPOSITORY}/{COMMENTS}")
     body = sent["body"]
     assert body.startswith("<!-- perf gate -->\n")
-    assert body.count("<!--") == 1, "the artifact's own marker is gone"
-    assert "1 row is slower" in body and COMMIT in body and RUN_URL in body
+    assert body.count("<!--") == 1
+    assert "1 slower" in body and "machine code" in body and COMMIT in body and RUN_URL in body
 
     theirs = {"id": 1, "user": {"login": "somebody"}, "body": body}
     empty = {"id": 2, "user": {"login": "github-actions[bot]"}, "body": None}
@@ -132,29 +155,27 @@ def test_a_run_without_a_report_posts_nothing(pull, tmp_path):
     assert not pull.written()
 
 
+HALF = dataclasses.replace(KERNEL, after={"registers": 1})
 ARTIFACTS = {
     "too large, as it says": (None, {"size": 2**25 + 1}, "allowed: 33554432"),
     "too large, in spite of what it says": (b"x" * (2**25 + 1), {"size": 1}, "is larger than 33554432"),
     "a size that is no number": (None, {"size": "$(touch pwned)"}, "allowed: 33554432"),
     "no archive": (b"$(touch pwned)", {}, "is not a ZIP archive"),
-    "cut in half": (lambda: zipped(report_json=GOOD, comment_md="x")[:-30], {}, "is not a ZIP archive"),
-    "another file": (lambda: zipped(report_json=GOOD, comment_md="x", pwned="x"), {}, "allowed: comment.md and"),
-    "no report": (lambda: zipped(comment_md="x"), {}, "allowed: comment.md and"),
-    "a bomb": (lambda: zipped(report_json=b" " * (2**27 + 1), comment_md="x"), {}, "report.json is larger than"),
-    "a long comment": (
-        lambda: zipped(report_json=GOOD, comment_md="x" * 240_001),
+    "cut in half": (lambda: zipped(report=GOOD)[:-30], {}, "is not a ZIP archive"),
+    "another file": (lambda: zipped(("pwned", "x"), report=GOOD), {}, "allowed: report.json and"),
+    "no report": (lambda: zipped(machine_code=compiled()), {}, "allowed: report.json and"),
+    "a bomb": (lambda: zipped(report=b" " * (2**27 + 1)), {}, "report.json is larger than"),
+    "no text": (lambda: zipped(report=b"\xff\xfe"), {}, "report.json is not UTF-8"),
+    "no JSON": (lambda: zipped(report="$(touch pwned)"), {}, "report.json is not JSON"),
+    "deep JSON": (lambda: zipped(report="[" * 10**6), {}, "report.json is not JSON"),
+    "another form": (lambda: zipped(report='{"base": {}}'), {}, "is not what perf writes"),
+    "another form of the machine code": (lambda: zipped(report=GOOD, machine_code="[]"), {}, "is not what perf writes"),
+    "a kernel without numbers": (
+        lambda: zipped(report=GOOD, machine_code=compiled(targets={"9.0": dataclasses.replace(ROWS, kernels=(HALF,))})),
         {},
-        "comment.md is larger than 240000",
+        "cannot be shown",
     ),
-    "no text": (lambda: zipped(report_json=GOOD, comment_md=b"\xff\xfe"), {}, "comment.md is not UTF-8"),
-    "no JSON": (lambda: zipped(report_json="$(touch pwned)", comment_md="x"), {}, "report.json is not JSON"),
-    "deep JSON": (lambda: zipped(report_json="[" * 10**6, comment_md="x"), {}, "report.json is not JSON"),
-    "another form": (lambda: zipped(report_json='{"base": {}}', comment_md="x"), {}, "is not the report of a gate"),
-    "another commit": (
-        lambda: zipped(report_json=json.dumps(report("b" * 40, "d" * 40)), comment_md="x"),
-        {},
-        "is of commit",
-    ),
+    "another commit": (lambda: zipped(report=json.dumps(report("b" * 40, "d" * 40))), {}, "is of commit"),
 }
 
 
@@ -177,9 +198,19 @@ def test_a_report_does_not_reach_another_pull_request(pull, tmp_path):
     assert not pull.written()
 
 
-def test_a_hostile_comment_is_posted_as_text(pull, tmp_path):
-    assert post(pull, tmp_path, zipped(report_json=GOOD, comment_md="\n".join(HOSTILE))).returncode == 0
+def test_a_report_without_machine_code_is_posted(pull, tmp_path):
+    assert post(pull, tmp_path, zipped(report=GOOD)).returncode == 0
     ((_, _, sent),) = pull.written()
-    assert not re.search(r"<img|\]\(https", sent["body"].replace(f"]({RUN_URL})", ""))
-    assert "@everyone" not in html.unescape(sent["body"])
+    assert "1 slower" in sent["body"] and "machine code" not in sent["body"]
+
+
+def test_hostile_texts_are_posted_as_text(pull, tmp_path):
+    text = "\n".join([*HOSTILE, "fixes #12", "</code></details>", "www.evil.example", "<!-- x -->"])
+    done = post(pull, tmp_path, everywhere(text))
+    assert done.returncode == 0, done.stderr
+    ((_, _, sent),) = pull.written()
+    assert not re.search(r"<img|\]\(https|www\.evil", sent["body"].replace(f"]({RUN_URL})", ""))
+    assert sent["body"].count("<!--") == 1
+    assert "@everyone" not in html.unescape(sent["body"]) and "#12" not in html.unescape(sent["body"])
+    assert "touch pwned" in html.unescape(sent["body"]), "the text itself is there"
     assert not list(tmp_path.rglob("pwned"))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perf.gate.evidence import Arm
 from perf.gate.explanation import pair_by_name
 from perf.gate.machine_code.targets import TARGETS
 
@@ -72,6 +73,29 @@ class Comparison:
 
     without: tuple[str, ...]
     """Rows that run none of the package's code: its peers."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `perf machine-code` found."""
+
+    base: Arm
+    head: Arm
+    targets: dict[str, Comparison]
+    compiled: int
+    """Kernels that were compiled or read from the cache, of both commits and all targets."""
+
+    triton: str
+    seconds: float
+    command: str
+
+    @property
+    def exit_status(self) -> int:
+        """Return 1 if a kernel or a call is broken or a kernel worse, 2 if no row's launches are known, else 0."""
+        comparisons = self.targets.values()
+        if any(one.broken or any(change.word in BAD for change in one.kernels) for one in comparisons):
+            return 1
+        return 0 if any(one.same or one.reached or one.without for one in comparisons) else 2
 
 
 def unlike(base: Plan, head: Plan) -> tuple[list[str], list[str]]:

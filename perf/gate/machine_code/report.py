@@ -5,8 +5,7 @@ import json
 from collections import Counter
 
 from perf.gate.comment import ICONS, code, folded, plain, shortened
-from perf.gate.machine_code.compared import BAD, ORDER, KernelChange, changes, to_measure
-from perf.gate.machine_code.run import Report
+from perf.gate.machine_code.compared import BAD, ORDER, KernelChange, Report, changes, to_measure
 from perf.printable import printable
 
 VERSION = 1

@@ -16,7 +16,7 @@ import click
 from perf.files import scratch_folder
 from perf.gate import checkouts
 from perf.gate.evidence import Arm
-from perf.gate.machine_code.compared import BAD, Comparison, Plan, compare, unlike
+from perf.gate.machine_code.compared import Comparison, Plan, Report, compare, unlike
 from perf.gate.unreached import change_between
 from perf.harness.case import Case
 from perf.harness.json_process import JsonProcess
@@ -31,29 +31,6 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "OMP_NUM_THREADS": "1",
 }
-
-
-@dataclass(frozen=True)
-class Report:
-    """What `perf machine-code` found."""
-
-    base: Arm
-    head: Arm
-    targets: dict[str, Comparison]
-    compiled: int
-    """Kernels that were compiled or read from the cache, of both commits and all targets."""
-
-    triton: str
-    seconds: float
-    command: str
-
-    @property
-    def exit_status(self) -> int:
-        """Return 1 if a kernel or a call is broken or a kernel worse, 2 if no row's launches are known, else 0."""
-        comparisons = self.targets.values()
-        if any(one.broken or any(change.word in BAD for change in one.kernels) for one in comparisons):
-            return 1
-        return 0 if any(one.same or one.reached or one.without for one in comparisons) else 2
 
 
 def run(arms: tuple[Arm, Arm], cases: Sequence[Case], targets: Sequence[str], command: str) -> Report:
