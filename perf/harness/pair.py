@@ -20,6 +20,7 @@ from perf.harness.injection import Injection
 from perf.harness.measure import Spent, package_digest
 from perf.harness.ranks import RankClock, RankPool, Ranks
 from perf.harness.records import best_ceilings
+from perf.harness.settings import Settings
 from perf.harness.two_checkouts import load
 from perf.workloads import PACKAGE
 from perf.workloads.workload import Workload
@@ -33,6 +34,7 @@ class PairWorker(Comparer):
         self._pools = {arm: RankPool(device_kind, checkout) for arm, checkout in checkouts.items()}
         self._results: dict[str, dict[str, Any]] = {}
         self._rounding = 0.0
+        self._settings = Settings()
         super().__init__(device_kind, checkouts["head"])
 
     def _pin(self) -> str:
@@ -157,6 +159,7 @@ class PairWorker(Comparer):
     @contextmanager
     def _arm(self, case: Case, arm: str) -> Iterator[Ranks | None]:
         """Meanwhile this arm's package is the measured one; the arm's processes, if the case has several ranks."""
+        self._settings.switch_to(arm)
         with workloads.importing(_name_of(arm)):
             yield self._pools[arm].of(case.params["world_size"]) if case.clock == "ranks" else None
 
@@ -165,11 +168,27 @@ class PairWorker(Comparer):
 
         def make() -> Workload:
             if ranks:
-                return _belonging(ranks.build(case, injection), _name_of(arm))
+                return self._belonging(ranks.build(case, injection), arm)
             work = self._compared(workloads.build(case.workload, case.params, case.device), arm)
-            return _belonging(injection.enlarged(work, self._device) if injection else work, _name_of(arm))
+            return self._belonging(injection.enlarged(work, self._device) if injection else work, arm)
 
         return make
+
+    def _belonging(self, work: Workload, arm: str) -> Workload:
+        """`work`, all of whose calls see the arm's package and settings; at no cost inside the timed region."""
+        prepare, check = work.prepare, work.check
+
+        def set_then_prepare() -> None:
+            self._settings.switch_to(arm)
+            workloads.import_as(_name_of(arm))
+            prepare()
+
+        def check_there() -> float:
+            self._settings.switch_to(arm)
+            with workloads.importing(_name_of(arm)):
+                return check()
+
+        return dataclasses.replace(work, prepare=set_then_prepare, check=check_there)
 
     def _compared(self, work: Workload, arm: str) -> Workload:
         """`work`, whose check leaves its results in `_results`, in the host's memory."""
@@ -197,18 +216,3 @@ def _nanoseconds(samples_s: Sequence[float]) -> list[int]:
 
 def _name_of(arm: str) -> str:
     return f"{PACKAGE}_{arm}"
-
-
-def _belonging(work: Workload, name: str) -> Workload:
-    """`work`, all of whose calls see the package under `name`; at no cost inside the timed region."""
-    prepare, check = work.prepare, work.check
-
-    def set_then_prepare() -> None:
-        workloads.import_as(name)
-        prepare()
-
-    def check_there() -> float:
-        with workloads.importing(name):
-            return check()
-
-    return dataclasses.replace(work, prepare=set_then_prepare, check=check_there)

@@ -34,14 +34,18 @@ Ask = Callable[..., dict[str, Any]]
 GOOD = ("pass", "")  # what an attention does before and after
 
 # Faults of the arms, by the sequence length: at any other, both are good.
-WRONG, FAILS, LACKS_MEMORY, SLOPES, ROUNDS, CRASHES = range(65, 71)
+WRONG, FAILS, LACKS_MEMORY, SLOPES, ROUNDS, CRASHES, SETS = range(65, 72)
 BASE = (
-    f"if q.shape[-2] == {LACKS_MEMORY}: raise torch.OutOfMemoryError('none left')",
+    f"if q.shape[-2] == {LACKS_MEMORY}: raise torch.OutOfMemoryError('none left')\n"
+    f"    if q.shape[-2] == {SETS} and torch.is_anomaly_enabled(): raise RuntimeError('not set here')",
     f" * (1.01 if q.shape[-2] == {WRONG} else 1)",
 )
 HEAD = (
     f"if q.shape[-2] == {FAILS}: raise RuntimeError('no such\\nluck')\n"
-    f"    if q.shape[-2] == {CRASHES}: import os; os.kill(os.getpid(), 11)",
+    f"    if q.shape[-2] == {CRASHES}: import os; os.kill(os.getpid(), 11)\n"
+    f"    if q.shape[-2] == {SETS} and not torch.is_anomaly_enabled():\n"
+    "        if hasattr(torch, 'set_once'): raise RuntimeError('no longer set')\n"
+    "        torch.set_once = torch.autograd.set_detect_anomaly(True)",
     f" / (1.02 if q.shape[-2] == {SLOPES} else 1) * (1.00002 if q.shape[-2] == {ROUNDS} else 1)",
 )
 OF_HEAD_ALONE = """
@@ -131,6 +135,13 @@ def test_right_results_that_differ_by_more_than_rounding_are_said(ask: Ask) -> N
     ((name, difference, allowed),) = reply["differences"]
     assert name == "out" and 1e-5 == allowed < difference == pytest.approx(2e-5, rel=0.1)
     assert "differences" not in ask(of_length(ROUNDS), first=False), "said once"
+
+
+@pytest.mark.parametrize("arms", [["base", "head"], ["head", "base"]])
+def test_what_head_sets_for_its_process_is_set_for_head_alone(ask: Ask, arms: list[str]) -> None:
+    reply = ask(of_length(SETS), arms=arms)
+    assert [reply[arm]["reason"] for arm in arms] == ["", ""]
+    assert (reply["status"], reply["reason"]) == ("ok", "") and len(reply["base_ns"]) == 6
 
 
 def test_a_case_of_memory_alone_gets_no_times(ask: Ask) -> None:
