@@ -13,12 +13,17 @@ from typing import Any
 from asv import util
 from asv.benchmarks import Benchmarks
 from asv.commands import publish
+from asv.commands.check import Check
+from asv.commands.run import Run
 from asv.console import log
 from asv.results import Results
 from asv.util import UserError
 
 from perf.selection import asv_classes
 from perf.stored import problem_of_benchmark, problem_of_results
+
+_cannot_run, _left_out = list[str](), list[str]()
+"""Reasons, of the last discovery: of classes that asv will say have failed, and of rows that it will not mention."""
 
 
 class Damaged(UserError):
@@ -119,17 +124,30 @@ def _naming_unsound_classes(discover: Any) -> Any:
 
     @functools.wraps(discover.__func__)
     def named(cls: Any, *arguments: Any, **options: Any) -> Any:
-        for _, sound, reason in asv_classes():
-            if sound is None:
-                log.error(reason)
+        _cannot_run[:] = [reason for _, sound, reason in asv_classes() if sound is None]
+        for reason in _cannot_run:
+            log.error(reason)
         found = discover.__func__(cls, *arguments, **options)
         for name, entry in list(found.items()):
             if problem := problem_of_benchmark(name, entry):
-                log.error(f"{name} is left out: {problem}")
+                _left_out.append(f"{name} is left out: {problem}")
+                log.error(_left_out[-1])
                 del found[name]
         return found
 
     return classmethod(named)
+
+
+def _failing(run: Any, status: int, *reasons: list[str]) -> Any:
+    """Return a command's `run`, which ends with `status` instead of 0 where its discovery gave one of the reasons."""
+
+    @functools.wraps(run.__func__)
+    def failing(cls: Any, *arguments: Any, **options: Any) -> Any:
+        _cannot_run.clear()
+        _left_out.clear()
+        return run.__func__(cls, *arguments, **options) or (status if any(reasons) else 0)
+
+    return classmethod(failing)
 
 
 def install() -> None:
@@ -140,3 +158,5 @@ def install() -> None:
         Results.load = _checking_results(Results.load)
         Benchmarks.load = _checking_benchmarks(Benchmarks.load)
         Benchmarks.discover = _naming_unsound_classes(Benchmarks.discover)
+        Check.run = _failing(Check.run, 1, _cannot_run, _left_out)
+        Run.run = _failing(Run.run, 2, _left_out)

@@ -93,8 +93,10 @@ def command(
     if environments and head:
         raise click.UsageError("--env and HEAD were both given; allowed: one of them")
     if dry_run:
-        if json_file or markdown or keep:
-            raise click.UsageError("--dry-run was given with --json, --markdown or --keep; allowed: it only prints")
+        if json_file or markdown or keep or every_row:
+            raise click.UsageError(
+                "--dry-run was given with --json, --markdown, --keep or --every-row; allowed: it only prints"
+            )
         _print_reach(*checkouts.resolve_arms(base, head, environments), judging.selected(chosen, pattern, gpus))
         return
     click.echo("Reading the commits, this machine and its rows: a few seconds", err=True)

@@ -96,18 +96,21 @@ def _known_machine(name: str) -> str:
 
 
 def _newest(machine: str) -> tuple[str, list[str]]:
-    """Return the commit whose newest session began last, and the others of that day, newest first."""
-    began = {}
+    """Return the commit that was measured last, and the others of that day, newest first."""
+    ended = {}
     for commit in records.commits(RECORDS, machine):
         try:
-            sessions = records.read_lines(RECORDS, machine, commit, kinds=("session",))
-            began[commit] = max((str(line["id"]), str(line["day"])) for line in sessions)
+            lines = records.read_lines(RECORDS, machine, commit, kinds=("session", "run"))
+            days = {str(line["id"]): str(line["day"]) for line in lines if line["kind"] == "session"}
+            last = max(days)
+            times = [str(line.get("ended_at") or line.get("started_at", "")) for line in lines]
+            ended[commit] = max(times), last, days[last]
         except DAMAGED as error:
             click.echo(f"{commit[:8]} is left out: {_why_damaged(error, machine)}", err=True)
-    if not began:
+    if not ended:
         raise _NothingToShow(f"the records of {machine} have no session; `asv run` writes it")
-    newest, *others = sorted(began, key=began.__getitem__, reverse=True)
-    return newest, [commit for commit in others if began[commit][1] == began[newest][1]]
+    newest, *others = sorted(ended, key=ended.__getitem__, reverse=True)
+    return newest, [commit for commit in others if ended[commit][2] == ended[newest][2]]
 
 
 def _commit(name: str, machine: str) -> str:

@@ -18,6 +18,7 @@ from perf.printable import shortened
 from perf.workloads import PACKAGE
 
 WORKING_TREE = "working tree"
+_SUBMODULE = "160000 "  # mode
 
 
 def resolve_arms(base: str | None, head: str | None, environments: tuple[Path, Path] | None) -> tuple[Arm, Arm]:
@@ -69,19 +70,24 @@ def changed_paths(base: Arm, head: Arm) -> tuple[str, ...]:
 def export(arm: Arm, folder: Path, package: str = PACKAGE) -> None:
     """Copy a package of the arm's into `folder`; copy nothing if the commit lacks it.
 
-    The working tree is copied too, so edits during the run are not measured.
+    The working tree is copied too, so edits during the run are not measured; files that git ignores are not. Raises
+    `click.ClickException` for a submodule, whose files no arm would have.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if arm.commit == WORKING_TREE:
-        if (ROOT / package).is_dir():
-            shutil.copytree(
-                ROOT / package,
-                folder / package,
-                ignore=shutil.ignore_patterns("__pycache__"),
-                ignore_dangling_symlinks=True,  # an editor's lock is one
-            )
+    is_tree = arm.commit == WORKING_TREE
+    entries = output(ROOT, *(("ls-files", "--stage", "--") if is_tree else ("ls-tree", "-r", arm.commit)), package)
+    if modules := [line.split("\t")[-1] for line in entries.splitlines() if line.startswith(_SUBMODULE)]:
+        raise click.ClickException(
+            f"{modules[0]} is a submodule at {arm.commit[:12]}; allowed: a package whose files git keeps here"
+        )
+    if is_tree:
+        listed = output(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", package)
+        for name in filter(None, listed.split("\0")):
+            if (source := ROOT / name).is_file():  # neither one that was deleted nor a link to nowhere, as editors make
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, folder / name)
         return
-    if not output(ROOT, "ls-tree", arm.commit, package):
+    if not entries:
         return
     archive = git("archive", arm.commit, package)
     try:

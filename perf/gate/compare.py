@@ -124,7 +124,7 @@ def _differences(evidence: Sequence[Evidence]) -> tuple[tuple[str, str], ...]:
         (
             row.case.key,
             ", ".join(
-                f"{name} by {difference:.1e}, rounding allows {allowed:.1e}"
+                f"{name} by {difference:.2e}, rounding allows {allowed:.2e}"
                 for name, difference, allowed in row.differences
             ),
         )

@@ -89,6 +89,8 @@ def to_do(report: Report) -> str:
         return "Fix the regression, or accept it with a reason: python -m perf accept --help."
     if report.differences:
         return "Explain why the results differ: both are within the checks' bounds."
+    if any(verdict.word == "GONE" for verdict in report.judgement.verdicts):
+        return "Look at the rows that are gone: of a module that was renamed, perf.workloads.FORMER_MODULES keeps them."
     return "Nothing."
 
 

@@ -33,6 +33,10 @@ class Progress:
             print(text, flush=True)
         self._bar.update(count)
 
+    def note(self, text: str) -> None:
+        """Write a line that stays."""
+        self._bar.write(text, file=self._stream)
+
     def close(self) -> None:
         """Remove the bar."""
         self._bar.close()

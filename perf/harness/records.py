@@ -9,7 +9,7 @@ Lines, by `kind`:
               best rates measured on the machine up to then
     visit     one visit to one case: benchmark, params, visit (0 is discarded), order, status, samples_ns, ...
     reach     the code that a case needs: benchmark, params, needs; see `reach`. Only where no record has it yet
-    run       the duration of a class: benchmark, cases, seconds
+    run       a class that was measured: benchmark, cases, seconds, ended_at
 """
 
 import errno

@@ -37,7 +37,7 @@ class Sources:
             relative = path.relative_to(self._folder)
             if path.suffix == ".py" and path.is_file() and not _is_hidden(path):
                 self._read(path, self.module_of(str(path)) or "")
-            elif path.is_file() and path.suffix not in DOCUMENTS and "__pycache__" not in relative.parts:
+            elif path.is_file() and path.suffix not in DOCUMENTS and not _is_of_a_tool(relative):
                 data.update(f"{relative.as_posix()}\0".encode() + path.read_bytes())
         self.definitions[DATA] = Definition([ast.Constant(data.hexdigest())])
 
@@ -242,6 +242,11 @@ def _compiled_by_calls(tree: ast.AST) -> set[str]:
     """Return the names of functions that are no decorated kernels but given to one's decorator: `triton.jit(name)`."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _compiles(node.func)]
     return {argument.id for call in calls for argument in call.args if isinstance(argument, ast.Name)}
+
+
+def _is_of_a_tool(relative: Path) -> bool:
+    """Whether an editor or Python keeps the file, by a name that starts with a dot or "__pycache__"."""
+    return any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
 
 
 def _is_hidden(module: Path) -> bool:

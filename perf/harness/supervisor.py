@@ -130,6 +130,7 @@ class _Run:
         kept = [line for line in self._lines if line["kind"] == "visit" and line["status"] in LASTING]
         done = {(key_of(line), line["visit"]) for line in kept}
         failed = {key_of(line) for line in kept if line["status"] not in GOES_ON}
+        begun_at = self._order
         for number in range(self._effort.rounds):
             order = [case for case in self._cases if number == 0 or case.timed]
             if number > 0:  # round 0 keeps the grid's order: neighbours share an oracle, and its times are discarded
@@ -148,6 +149,11 @@ class _Run:
                 if line["status"] not in GOES_ON:
                     failed.add(case.key)
                 self._progress.step(1, f"{case.key} {outcome(line)}")
+        if self._order == begun_at:
+            self._progress.note(
+                f"{self._cases[0].benchmark}: all on file from {self._session['started_at'][:16]} UTC, so nothing is "
+                "measured again"
+            )
         self._journal.write(
             {
                 "kind": "run",
@@ -155,6 +161,7 @@ class _Run:
                 "benchmark": self._cases[0].benchmark,
                 "cases": len(self._cases),
                 "seconds": round(time.perf_counter() - begin, 2),
+                "ended_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
         )
         self._journal.close()

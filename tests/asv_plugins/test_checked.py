@@ -33,3 +33,16 @@ def test_a_class_that_cannot_run_is_named_with_the_reason_before_asv_looks_for_i
     assert (found["name"], found["given"]) == ("mine.Sound.track_time", ("conf", "x"))
     assert said[0] == "perf/benchmarks/smoke.py: Unsound: version is missing"
     assert len(said) == 2 and said[1].startswith("mine.Mine.track_time is left out: "), "its row could not be read"
+
+
+@pytest.mark.parametrize(("finds", "own", "status"), [([], 0, 0), (["why"], 0, 1), (["why"], 3, 3)])
+def test_a_command_that_finds_such_a_class_fails(finds: list[str], own: int, status: int) -> None:
+    reasons: list[str] = []
+
+    class Command:
+        @classmethod
+        def run(cls) -> int:
+            reasons.extend(finds)
+            return own
+
+    assert checked._failing(Command.run, 1, reasons).__func__(Command) == status

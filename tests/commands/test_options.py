@@ -32,6 +32,7 @@ from tests.throwaway import ROOT
         (["gate", "HEAD", "-b", ""], "empty argument"),
         (["study", "accounting", "--out="], "empty argument"),
         (["gate", "HEAD", "--dry-run", "--keep"], "--dry-run was given with"),
+        (["gate", "HEAD", "--dry-run", "--every-row"], "--dry-run was given with"),
         (["gate", "HEAD~1", "HEAD", "--json", "x", "--markdown", "./x"], "--json and --markdown are both"),
         (["report", "--answers", "--edition", "2025"], "--answers and --edition"),
         (["missed", "--gate", "--limit", "2"], "--gate was given with --limit"),

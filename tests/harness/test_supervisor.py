@@ -61,7 +61,7 @@ def lines(tmp_path):
     return records.read_lines(tmp_path / "records", machine, COMMIT)
 
 
-def test_every_case_has_its_visits_on_file_in_order_and_is_not_measured_again(checkout, tmp_path):
+def test_every_case_has_its_visits_on_file_in_order_and_is_not_measured_again(checkout, tmp_path, capsys):
     root = checkout(reference=RIGHT)
     untimed = dataclasses.replace(case("reference", seq_len=32), timed=False)
     first, second, memory = run([case("reference"), case("sdpa"), untimed], root, tmp_path, TWICE)
@@ -78,7 +78,11 @@ def test_every_case_has_its_visits_on_file_in_order_and_is_not_measured_again(ch
     assert [line["package_digest"] for line in processes] == [package_digest(root / "cs336_systems")] * 2
     assert all(line["ceilings"]["copy_bytes_per_s"] > 0 for line in processes)
 
+    capsys.readouterr()
+    run([case("reference")], root, tmp_path)
+    assert "all on file" in capsys.readouterr().out
     again, new = run([case("reference"), case("sdpa", seq_len=32)], root, tmp_path)
+    assert "all on file" not in capsys.readouterr().out
     assert again.samples_s == first.samples_s
     assert new.status == "ok"
     assert len([line for line in lines(tmp_path) if line["kind"] == "session"]) == 1
