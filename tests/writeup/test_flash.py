@@ -126,3 +126,9 @@ def test_a_claim_is_held_against_the_cells(tmp_path):
     for absent in (lambda: found.gains("time", 1024), lambda: found.tiled("float32")):
         with pytest.raises(NotOnFile):
             absent()
+
+
+def test_a_loop_over_tiles_spends_its_time_on_the_host(committed_source):
+    for dtype in ("float32", "bfloat16"):
+        launches, share = claims.Claims(committed_source).tiled_kernels(dtype)
+        assert launches > 1000 and 0 < share < 0.5
