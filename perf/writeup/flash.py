@@ -88,12 +88,13 @@ def gains(cells: "pandas.DataFrame", other: str = EAGER) -> "pandas.DataFrame":
 
 
 def compared(cells: "pandas.DataFrame", other: str) -> dict[str, Any]:
-    """Cells that both have a time of: how many, in how many ours is faster, and the mean; empty without any."""
+    """Cells that both have a time of: how many, in how many ours is clearly faster, and the mean; empty without any."""
     try:
         found = gains(cells, other)
     except NotOnFile:
         return {}
-    return {"cells": len(found), "faster": int((found["gain"] >= 1).sum()), "mean": _mean(found)} if len(found) else {}
+    faster = int((found["gain"] / (1 + found["half"]) > 1).sum())
+    return {"cells": len(found), "faster": faster, "mean": _mean(found)} if len(found) else {}
 
 
 def longest(cells: "pandas.DataFrame") -> dict[str, Any]:
@@ -113,9 +114,9 @@ def grows(cells: "pandas.DataFrame") -> bool:
 
 
 def slower(cells: "pandas.DataFrame") -> dict[str, Any]:
-    """Cells where eager is faster: how many, by dtype, how many are short, and the worst."""
+    """Cells where eager is clearly faster: how many, by dtype, how many are short, and the worst."""
     found = gains(cells)
-    found = found[found["gain"] < 1]
+    found = found[found["gain"] * (1 + found["half"]) < 1]
     if found.empty:
         return {"cells": 0}
     return {

@@ -82,6 +82,14 @@ def test_the_figures_of_a_grid_are_those_of_its_cells():
     assert flash.grows(cells)
 
 
+def test_what_the_interval_does_not_resolve_is_neither_faster_nor_slower():
+    cells = grid()
+    for one in cells:
+        one["high"] = 3 * one["value"]
+    cells = pandas.DataFrame(cells)
+    assert flash.compared(cells, "reference")["faster"] == flash.slower(cells)["cells"] == 0
+
+
 @pytest.mark.parametrize("impls", [("triton", "reference", "sdpa"), ("triton", "reference"), ("triton",)])
 def test_a_chapter_is_made_of_whatever_was_measured(impls, undrawn, tmp_path):
     cells = [one for one in grid() if one["impl"] in impls]
