@@ -34,7 +34,7 @@ def alternate_all_reduce_seconds(num_bytes: float, num_ranks: int, bandwidth: fl
 
 
 def bus_bandwidth(num_bytes: float, num_ranks: int, seconds: float) -> float:
-    """Bytes per second on each link of an all-reduce: 2(N - 1)/N S/t, the busbw of NCCL's tests."""
+    """Bytes per second that each rank of an all-reduce sends: 2(N - 1)/N S/t, the busbw of NCCL's tests."""
     return all_reduce_bytes(num_bytes, num_ranks) / seconds
 
 

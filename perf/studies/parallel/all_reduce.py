@@ -36,7 +36,8 @@ def command(
     python -m perf study all-reduce --world-size 2 --megabytes 100
 
     float32, in place, timed from a barrier until the slowest rank is done, small ones twenty at a time. algbw is bytes
-    over time; busbw = algbw * 2 (n - 1) / n is what a ring moves over each link, to compare with the link's rate.
+    over time; busbw = algbw * 2 (n - 1) / n is what each rank of a ring sends, to
+    compare with the rate of all its links together.
     """
     sizes = megabytes or ((1,) if size else (1, 10, 100, 1000))
 
