@@ -80,6 +80,15 @@ def test_memory_is_compared_with_what_exists_at_that_time():
     assert "1.00 GiB in all rows" in said("sharding", by=found)
 
 
+def test_steps_whose_samples_overlap_are_not_ranked():
+    facts = {"parameter_bytes": 4, "optimizer_bytes": 8}
+    times = {"none": [0.10, 0.11, 0.12], "sharded": [0.15, 0.16, 0.17], "sharded_reducing": [0.08, 0.10, 0.13]}
+    found = shardings([{"sharding": name, "samples_s": samples, "facts": facts} for name, samples in times.items()])
+    assert [one["apart"] for one in found.values()] == [False, True, False]
+    text = said("sharding", by=found)
+    assert "1.455 times" in text and "0.909" not in text and text.count("not resolved") == 2
+
+
 def test_a_strategy_that_was_not_measured_is_not_on_file():
     with pytest.raises(NotOnFile):
         DataParallel([ddp_row("naive")]).step_s("flat")

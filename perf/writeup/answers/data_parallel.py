@@ -69,6 +69,20 @@ class DataParallel:
         """Median of a row's "step_s" or "exposed_s"."""
         return seconds(row, samples)
 
+    def overlapping(self, row: Row) -> list[Row]:
+        """The other rows whose steps' middle half overlaps that of this row."""
+        return [other for other in self.rows if other is not row and not apart(row, other, "step_s")]
+
+    @staticmethod
+    def apart(one: Row, other: Row, samples: str) -> bool:
+        """Whether the middle halves of their "step_s" or "exposed_s" do not overlap."""
+        return apart(one, other, samples)
+
+    @staticmethod
+    def middle_s(row: Row, samples: str) -> tuple[float, float]:
+        """The quartiles of a row's "step_s" or "exposed_s"."""
+        return middle_s(row, samples)
+
     def spread_s(self, *strategies: str, samples: str = "step_s") -> float:
         """The widest range of the samples of a step, or of what communication adds to it."""
         samples_s = [self.row(strategy)[samples] for strategy in strategies]
@@ -179,11 +193,12 @@ def _grown(cells: dict[Any, Row], before: Any, after: Any) -> dict[str, float]:
 
 def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
     """For each sharding: its step, over the step with the whole state, and its memory, beside what must exist then."""
-    whole = {seconds(row, "samples_s") for row in rows if row["sharding"] == "none"}
+    whole = min((row for row in rows if row["sharding"] == "none"), key=_step_s, default=None)
     shown = {}
     for row in rows:
-        facts, step_s = row["facts"], seconds(row, "samples_s")
-        one = {"step_s": step_s, "of_whole": step_s / min(whole, default=step_s)}
+        facts, step_s = row["facts"], _step_s(row)
+        one: dict[str, Any] = {"step_s": step_s, "middle_s": middle_s(row, "samples_s")}
+        one |= {"of_whole": step_s / _step_s(whole or row), "apart": apart(row, whole or row, "samples_s")}
         one |= {name: facts[name] for name in ("parameter_bytes", "optimizer_bytes")}
         if all(name in facts for name in POINTS):
             states = peak_state_bytes(row["size"], row["world_size"], row["sharding"])
@@ -193,6 +208,24 @@ def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
     return shown
 
 
+def _step_s(row: Row) -> float:
+    return seconds(row, "samples_s")
+
+
 def seconds(row: Row, samples: str) -> float:
     """Median of a row's samples."""
     return statistics.median(row[samples])
+
+
+def middle_s(row: Row, samples: str) -> tuple[float, float]:
+    """The quartiles of a row's samples, between which their middle half lies."""
+    if len(row[samples]) < 2:
+        return (row[samples][0],) * 2
+    low, _, high = statistics.quantiles(row[samples], n=4)
+    return low, high
+
+
+def apart(one: Row, other: Row, samples: str) -> bool:
+    """Whether the middle halves of their samples do not overlap, without which no difference of medians is resolved."""
+    (low, high), (other_low, other_high) = middle_s(one, samples), middle_s(other, samples)
+    return high < other_low or other_high < low
