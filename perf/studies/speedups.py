@@ -39,6 +39,10 @@ needs 5.0, 5.0, 5.7, 9.1 and 11.7, and most speed-ups scatter by less than 0.3.
 """
 
 
+NARROW = 0.02
+"""Relative half-width of the widest interval with which a comparison of steps has a verdict."""
+
+
 @dataclass(frozen=True)
 class Effort:
     """Effort of a comparison: samples of each arm in a process, and the maximum number of processes."""
@@ -49,7 +53,7 @@ class Effort:
     """Relative half-width of an interval that is narrow enough."""
 
 
-def effort_options(rounds: int, processes: int, on_a_cpu: int, half_width: float = 0.02) -> Callable[[Any], Any]:
+def effort_options(rounds: int, processes: int, on_a_cpu: int, half_width: float = NARROW) -> Callable[[Any], Any]:
     """Add --rounds, --half-width and --processes, with these defaults: the command gets `effort`."""
     most_on_a_gpu = processes
     elsewhere = f"; {on_a_cpu} on a CPU" if on_a_cpu != processes else ""

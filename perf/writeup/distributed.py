@@ -13,6 +13,7 @@ from perf.studies.on_file import NotOnFile
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, sharding
 from perf.studies.parallel import step as parallel_step
 from perf.studies.rows import Row
+from perf.studies.speedups import NARROW
 from perf.workloads.data_parallel import STRATEGIES
 from perf.writeup.answers.data_parallel import DataParallel, growth, shardings
 from perf.writeup.markdown import Markup, code, plain, table
@@ -109,7 +110,7 @@ def beside_torch(kind: str, size: str) -> Part:
 
 
 def _verdicts(rows: list[Row]) -> dict[str, Any]:
-    said = parallel_step.answers(rows, 0.02)
+    said = parallel_step.answers(rows, NARROW)
     return {"said": _spaced(said), "alone": rows[0]["against"] == "alone" if rows else False}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.studies.on_file import some
-from perf.studies.speedups import cost_with_interval, factor, with_interval
+from perf.studies.speedups import NARROW, cost_with_interval, factor, with_interval
 from perf.units import GIB, MIB, digits, times
 
 SCALES = {
@@ -52,6 +52,19 @@ def speedup(value: tuple[float, float]) -> str:
 def cost(value: tuple[float, float]) -> str:
     """1.9 % ± 0.9 %: what ours takes more than the other, of that speed-up."""
     return cost_with_interval(*value[:2])
+
+
+UNRESOLVED = " (too wide for a verdict)"
+
+
+def step_speedup(value: tuple[float, float], unresolved: str = UNRESOLVED) -> str:
+    """The same as `speedup`; of an interval that is too wide for the studies of steps with a note."""
+    return speedup(value) + unresolved * (value[1] > NARROW)
+
+
+def step_cost(value: tuple[float, float], unresolved: str = UNRESOLVED) -> str:
+    """The same as `cost`, with that note."""
+    return cost(value) + unresolved * (value[1] > NARROW)
 
 
 def scientific(value: float) -> str:
@@ -116,6 +129,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "span": span,
     "speedup": speedup,
     "cost": cost,
+    "step_speedup": step_speedup,
+    "step_cost": step_cost,
     "speedups": speedups,
     "factor": factor,
     "times": times,

@@ -11,7 +11,7 @@ from perf.studies.parallel.ranked import Steps, step_options
 from perf.studies.parallel.step import ALONE, Pairs, Way, compare_pairs, draw, shown
 from perf.studies.parallel.step import answers as answers_of_steps
 from perf.studies.rows import Row
-from perf.studies.speedups import Effort, effort_options
+from perf.studies.speedups import NARROW, Effort, effort_options
 from perf.workloads.fully_sharded import COMPUTE_DTYPES, PREFETCH
 
 __all__ = ["answers", "command", "draw", "shown"]
@@ -88,6 +88,6 @@ def compute_dtype(steps: Steps) -> str:
 
 
 def answers(rows: list[Row]) -> Iterator[str]:
-    """Compare every arm of ours with torch's, or each with an unsharded model, if the interval is narrower than 2 %."""
+    """Compare every arm of ours with torch's, or each with an unsharded model, if the interval is narrow."""
     beside_alone = any(row["against"] == ALONE for row in rows)
-    return answers_of_steps(rows, 0.02, GRADIENTS if beside_alone else "step")
+    return answers_of_steps(rows, NARROW, GRADIENTS if beside_alone else "step")
