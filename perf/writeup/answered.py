@@ -49,6 +49,9 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
     devices = [one["device"] for one in documents.values()]
     return {
         "table": lambda name: Markup(table(some(TABLES[name](documents), name))),
+        "front": lambda language, machine: Markup(
+            table(attention.front(language, documents, source.on(machine).documents()))
+        ),
         "measured": lambda name: Markup(measured_with(name, documents[name])),
         "picture": picture,
         "machine": source.machine,

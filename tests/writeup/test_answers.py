@@ -54,7 +54,7 @@ def test_warm_up_is_the_first_step_beside_the_settled_ones():
 
 def test_a_short_table_without_its_rows_names_what_to_measure():
     with pytest.raises(NotOnFile, match="study attention with"):
-        front("en", {"attention": {"rows": []}})
+        front("en", {"attention": {"rows": []}}, {})
 
 
 def test_two_rows_of_one_setting_are_refused():
@@ -75,17 +75,18 @@ def select(documents, **axes):
 
 
 def lines(documents, language="en"):
-    text = table(front(language, documents))
+    elsewhere = {"attention": loaded(FOLDER.with_name("nvidia-h100-80gb-hbm3") / "attention.json")}
+    text = table(front(language, documents, elsewhere))
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
 
 
 def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(documents):
     head, _, *body = lines(documents)
-    assert head[3:] == [NAMES[name] for name in FRONT_COLUMNS]
+    assert head[4:] == [NAMES[name] for name in FRONT_COLUMNS]
     assert len(body) == len(FRONT)
     for line, wanted in zip(body, FRONT, strict=True):
         mine = {pair["against"]: factor(speedup_of(pair)[0]) for pair in select(documents, **wanted)}
-        assert line[3:] == [mine.get(name, "-") for name in FRONT_COLUMNS]
+        assert line[4:] == [mine.get(name, "-") for name in FRONT_COLUMNS]
         assert line[2].strip("*").split()[0] == min(mine.values(), key=lambda speedup: float(speedup[:-1]))
 
 
@@ -107,7 +108,20 @@ def test_bold_is_whoever_is_faster_beyond_the_interval(scale, ours, others, docu
                 [sample * scale(number) for sample in samples] for number, samples in enumerate(measured["samples_s"])
             ]
     line = lines(changed)[2]
-    assert [cell.startswith("**") and cell.endswith("**") for cell in line] == [False, ours, others] + [False] * 4
+    assert [cell.startswith("**") and cell.endswith("**") for cell in line] == [False, ours, others] + [False] * 5
+
+
+def test_what_is_under_1_is_told_apart_from_what_is_lost(documents):
+    beside = Beside(documents)
+    grid = {"group": "grid", "against": "sdpa_cudnn"}
+    values = [speedup_of(pair) for pair in beside.select(**grid)]
+    assert beside.below_1(**grid) == sum(value < 1 for value, _ in values)
+    assert 0 < beside.lost(**grid) == sum(value * (1 + half) < 1 for value, half in values) < beside.below_1(**grid)
+
+
+def test_the_gpus_and_commits_are_those_of_the_document():
+    beside = Beside({"attention": {"device": {"uuid": "GPU-1, GPU-2"}, "commit": "0123abcd`, of some `89abcdef"}})
+    assert beside.gpus() == 2 and beside.commits() == ["0123abcd", "89abcdef"]
 
 
 def test_both_front_pages_have_the_same_cells(documents):

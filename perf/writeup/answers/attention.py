@@ -1,6 +1,7 @@
 """Attention beside every other implementation in PyTorch: a table for each group, and the short one of README.md."""
 
 import functools
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -36,10 +37,9 @@ FRONT: tuple[dict[str, Any], ...] = (
     *({"group": "long", "d": d, "mode": mode} for d in (16, 64, 128) for mode in ("forward", "backward")),
     {"group": "float32", "d": 64, "ours": "triton"},
     {"group": "float32", "d": 128, "ours": "triton"},
-    {"group": "float32", "d": 128, "ours": "triton_tf32"},
     {"group": "short", "seq_len": 1024, "d": 64},
 )
-"""The causal cells of README.md: a line each."""
+"""The causal cells of README.md: a line each. None of ours with TF32, with which none of the others was measured."""
 
 SHOWN = ("grid", "leaderboard", "long", "short", "float32", "gqa", "aside")
 """The groups of the study that have a table of their own."""
@@ -48,14 +48,14 @@ FRONT_COLUMNS = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
 """The other implementations that have a column there."""
 
 HEADS = {
-    "en": ("group: batch x heads x seq_len x d", "ours, ms", "speed-up over the best of the others"),
-    "zh": ("组: batch x heads x seq_len x d", "本仓库, ms", "相对其余中最快者的加速比"),
+    "en": ("group: batch x heads x seq_len x d", "ours, ms", "speed-up over the best of the others", "on an H100"),
+    "zh": ("组: batch x heads x seq_len x d", "本仓库, ms", "相对其余中最快者的加速比", "在 H100 上"),
 }
 WORDS = {
-    "en": {"forward": "forward", "backward": "backward", "gpu_wall": "wall clock", "triton_tf32": "TF32 allowed"},
-    "zh": {"forward": "前向", "backward": "反向", "gpu_wall": "墙钟时间", "triton_tf32": "允许 TF32"},
+    "en": {"forward": "forward", "backward": "backward", "gpu_wall": "wall clock"},
+    "zh": {"forward": "前向", "backward": "反向", "gpu_wall": "墙钟时间"},
 }
-"""Labels of a cell that is not forward and backward together, by CUDA events, without TF32."""
+"""Labels of a cell that is not forward and backward together, by CUDA events."""
 
 
 class Beside(Answer):
@@ -104,6 +104,14 @@ class Beside(Answer):
         """The pairs in which ours may be the slower: all but those whose interval lies above 1."""
         return [pair for pair in self.select(**axes) if not _clear(speedup_of(pair))]
 
+    def below_1(self, **axes: Any) -> int:
+        """The number of pairs in which ours takes the longer time, by more than the interval or not."""
+        return sum(speedup < 1 for speedup in self.speedups(**axes))
+
+    def lost(self, **axes: Any) -> int:
+        """The number of pairs in which ours is slower by more than the interval."""
+        return sum(_lost(speedup_of(pair)) for pair in self.select(**axes))
+
     def to_the_best(self, **axes: Any) -> list[tuple[float, float, str]]:
         """The speed-up over the fastest of the others and its name, each cell."""
         return [best(cell, speedup_of) for cell in self.cells(**axes)]
@@ -116,12 +124,25 @@ class Beside(Answer):
         """Our milliseconds."""
         return [milliseconds(pair, "ours") for pair in self.select(**axes)]
 
+    def over_eager(self) -> list[float]:
+        """Our `error` over eager PyTorch's, every d."""
+        dims = sorted({pair["d"] for pair in self.select(group="float32")})
+        return [self.error("triton", d) / self.error("reference", d) for d in dims]
+
     def error(self, impl: str, d: int) -> float:
         """Relative error of the worst row of a gradient in the group float32."""
         rows = self.documents["attention"]["rows"]
         errors = (row["error"] for row in rows if (row["group"], row["impl"], row["d"]) == ("float32", impl, d))
         (error,) = some(list(errors), f"the error of {impl}, d = {d}, in study attention --group float32")
         return error
+
+    def gpus(self) -> int:
+        """The number of GPUs behind the rows."""
+        return len(self.documents["attention"]["device"]["uuid"].split(", "))
+
+    def commits(self) -> list[str]:
+        """The commits behind the rows."""
+        return re.findall(r"\b[0-9a-f]{8}\b", self.documents["attention"]["commit"])
 
     def processes(self) -> list[int]:
         """The number of processes behind each time."""
@@ -179,25 +200,44 @@ def unmeasured(source: Source, group: str) -> Markup:
     return Markup(f"*Not measured on this machine: {code(need.command(source.machine))}.{others}*")
 
 
-def front(language: str, documents: Documents) -> list[Row]:
-    """Ours beside the best of the others and each of them; bold is the fastest, where the intervals leave no doubt."""
-    pairs = [pair for pair in timed(documents["attention"]["rows"]) if pair["is_causal"]]
+def front(language: str, documents: Documents, elsewhere: Documents) -> list[Row]:
+    """Ours beside the best of the others, on another machine too, and each of them.
+
+    Bold is the fastest, where the intervals leave no doubt.
+    """
     shown = []
     for line in FRONT:
-        mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
-        ((_, cell),) = some(list(grouped(mine, *AXES, "ours")), f"study attention with {line}")
-        speedup, half, name = best(cell, speedup_of)
-        ms, over = digits(milliseconds(cell[0], "ours"), 4), f"{with_interval(speedup, half)}, {NAMES[name]}"
+        cell, there = _causal(documents, line), _causal(elsewhere, line)
+        speedup, half, _ = best(cell, speedup_of)
+        ms, over = digits(milliseconds(cell[0], "ours"), 4), _over_best(cell)
         if all(map(_clear, map(speedup_of, cell))):
             ms = Markup(f"**{plain(ms)}**")
-        elif speedup * (1 + half) < 1:
+        elif _lost((speedup, half)):
             over = Markup(f"**{plain(over)}**")
         others = {pair["against"]: factor(speedup_of(pair)[0]) for pair in cell}
         shown.append(
-            dict(zip(HEADS[language], (_named(cell[0], WORDS[language]), ms, over), strict=True))
+            dict(zip(HEADS[language], (_named(cell[0], WORDS[language]), ms, over, _over_best(there)), strict=True))
             | {NAMES[name]: others.get(name, "-") for name in FRONT_COLUMNS}
         )
     return shown
+
+
+def _causal(documents: Documents, line: dict[str, Any]) -> list[Pair]:
+    """The pairs of the one causal cell with these values."""
+    pairs = [pair for pair in timed(documents["attention"]["rows"]) if pair["is_causal"]]
+    mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
+    ((_, cell),) = some(list(grouped(mine, *AXES, "ours")), f"study attention with {line}")
+    return cell
+
+
+def _over_best(cell: list[Pair]) -> str:
+    speedup, half, name = best(cell, speedup_of)
+    return f"{with_interval(speedup, half)}, {NAMES[name]}"
+
+
+def _lost(speedup: tuple[float, float]) -> bool:
+    value, half = speedup
+    return value * (1 + half) < 1
 
 
 def _clear(speedup: tuple[float, float]) -> bool:
@@ -207,7 +247,7 @@ def _clear(speedup: tuple[float, float]) -> bool:
 
 def _named(pair: Pair, words: dict[str, str]) -> str:
     """The group and the shape, and what is not as in most lines."""
-    unlike = [words[pair[axis]] for axis in ("mode", "clock", "ours") if pair[axis] in words]
+    unlike = [words[pair[axis]] for axis in ("mode", "clock") if pair[axis] in words]
     return ", ".join([f"{pair['group']}: {_spaced(pair)}", *unlike])
 
 
@@ -218,5 +258,4 @@ def _spaced(pair: Pair) -> str:
 TABLES: dict[str, Callable[[Documents], list[Row]]] = {
     **{f"attention-{group}": partial(beside, group) for group in SHOWN},
     "attention-random": sample,
-    **{f"attention-front-{language}": partial(front, language) for language in HEADS},
 }
