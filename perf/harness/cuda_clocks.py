@@ -96,9 +96,9 @@ class EventClock(_CudaClock):
     """cuda_events: device time between two CUDA events around each call.
 
     Python needs 10 to 300 us to launch a call, and many kernels take less. A wait on the device before each sample lets
-    the host queue the whole call behind it, so that the events do not include host time. Work that takes the GPU longer
-    than the host needs no wait after a batch's first sample, and gets none: a pause would cool the GPU (8192^3 matmul,
-    H200: 7 % faster than without).
+    the host queue the whole call behind it, so that the events do not include host time. They do for a call of more
+    kernels than fit into the queue (`MAX_LEAD_S`). Work that takes the GPU longer than the host needs no wait after a
+    batch's first sample, and gets none: a pause would cool the GPU (8192^3 matmul, H200: 7 % faster than without).
     """
 
     name: ClockName = "cuda_events"
