@@ -99,7 +99,10 @@ class OverviewSite(Pages, OutputPublisher):
         for name in site.machines:
             measured = [
                 overview_page.Measured(
-                    row, about.get(row.benchmark, ""), site.describe(site.hashes[max(row.revisions)])
+                    row,
+                    about.get(row.benchmark, ""),
+                    site.describe(site.hashes[max(row.revisions)]),
+                    site.describe(site.hashes[min(row.newest)]),
                 )
                 for row in overview_rows.classes_of(site.graphs, site.benchmarks, name)
             ]
@@ -108,14 +111,12 @@ class OverviewSite(Pages, OutputPublisher):
             skipped += left_out.unreadable(site.directory, name)
             comparable = frozenset(compare_rows.commits_of(site, name)[: compare_rows.MOST])
             changed = change_page.collect(site, name, reports, _negligible(), _accepted(), comparable)
-            last = max((max(entry.row.revisions) for entry in measured), default=None)
-            newer = None if last is None else site.newer.get(site.hashes[last])
             hardware = site.hardware(name)
             picture = speedups.picture(attention.collect(site, name).measured)
             failing = site.failing(name)
             machines.append(
                 overview_page.MachineOverview(
-                    name, hardware, measured, reports, skipped, changed, newer, picture, failing
+                    name, hardware, measured, reports, skipped, changed, site.newer, picture, failing
                 )
             )
         changes = [machine.changed for machine in machines]

@@ -1,7 +1,7 @@
 """Overview page: measured classes, open regressions and newest gates of each machine."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from perf.gate.wording import change, headline, in_order, name
@@ -33,6 +33,8 @@ class Measured:
     """The first line of the class's docstring; "" if it is gone."""
 
     newest: pages.Commit
+    oldest: pages.Commit
+    """Newest commit of the case that has gone without a measurement for the longest."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ class MachineOverview:
     """Files of gates and results that are omitted, each with the reason."""
 
     changed: change_page.MachineChanges
-    newer: int | None = None
-    """Number of commits after the newest measured commit; None if that is on no published branch."""
+    newer: Mapping[str, int] = field(default_factory=dict)
+    """Number of newer commits, by commit of the first branch; see `Site.newer`."""
 
     speedups: dict[str, Any] | None = None
     """The result of `speedups.picture`."""
@@ -62,9 +64,30 @@ class MachineOverview:
         return max(self.measured, key=lambda one: max(one.row.revisions)).newest if self.measured else None
 
     @property
+    def oldest(self) -> pages.Commit | None:
+        """The newest commit of the case that has gone without a measurement for the longest."""
+        return min(self.measured, key=lambda one: min(one.row.newest)).oldest if self.measured else None
+
+    @property
     def cells(self) -> int:
         """Number of measured cases."""
         return sum(one.row.cells for one in self.measured)
+
+    @property
+    def cells_at_newest(self) -> int:
+        """Number of cases with a number at the newest measured commit."""
+        last = max((max(one.row.revisions) for one in self.measured), default=None)
+        return sum(revision == last for one in self.measured for revision in one.row.newest)
+
+    def age(self, commit: str) -> int | None:
+        """Return the number of newer commits; None for a commit on no published branch."""
+        return self.newer.get(commit)
+
+    def is_of_newest_code(self, gate: Gate) -> bool:
+        """Whether the gate's head is the newest measured commit or a later one."""
+        head, newest = self.age(gate.report.head["commit"]), self.newest
+        measured = self.age(newest.hash) if newest else None
+        return head is not None and (measured is None or head <= measured)
 
 
 def render(project: str, machines: Iterable[MachineOverview], show_commit_url: str) -> str:
@@ -86,13 +109,16 @@ def _machine(one: MachineOverview) -> dict[str, Any]:
         "hardware": one.hardware,
         "measured": [_measured(each, one.name) for each in one.measured],
         "cells": one.cells,
+        "cells_at_newest": one.cells_at_newest,
         "commits": one.changed.commits,
-        "gates": [_gate(each) for each in gates[:MOST_GATES]],
+        "gate": next((_gate(one, each) for each in gates[:1] if one.is_of_newest_code(each)), None),
+        "gates": [_gate(one, each) for each in gates[:MOST_GATES]],
         "more": max(0, len(gates) - MOST_GATES),
         "skipped": one.skipped,
         "changed": [_changed(one, some) for some in one.changed.by_range[:MOST_CHANGED]],
         "newest": one.newest,
-        "newer": one.newer,
+        "newer": one.age(one.newest.hash) if one.newest else None,
+        "oldest_age": one.age(one.oldest.hash) if one.oldest else None,
         "speedups": one.speedups,
         "failing": sum(len(group["cases"]) for group in failures),
         "failures": failures,
@@ -146,13 +172,14 @@ def _measured(one: Measured, machine: str) -> dict[str, Any]:
     }
 
 
-def _gate(one: Gate) -> dict[str, Any]:
+def _gate(machine: MachineOverview, one: Gate) -> dict[str, Any]:
     report = one.report
     bad = [verdict for verdict in in_order(report.judgement.believed) if verdict.is_bad]
     return {
         "date": f"{one.when:%Y-%m-%d %H:%M}",
         "base": report.base["commit"],
         "head": report.head["commit"],
+        "age": machine.age(report.head["commit"]),
         "subject": shortened(report.head["subject"]),
         "says": headline(report),
         "status": report.exit_status,

@@ -1,7 +1,7 @@
 """Measured classes of each machine, from asv's graphs without reading records."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,9 @@ class Class:
     case: dict[str, Any]
     """Parameters of the case measured most often, since asv's default case may have one point."""
 
+    newest: Sequence[int]
+    """asv's number of each measured case's newest commit with a number."""
+
 
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
     """Return measured classes by name, those of a CPU (smoke) last. Graphs of all environments count."""
@@ -42,23 +45,24 @@ def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str)
     found = []
     for benchmark in sorted(of_class, key=lambda one: (one.startswith("smoke."), one)):
         for method in sorted(of_class[benchmark], key=lambda one: (one != METHOD, one)):  # the first with a number
-            cells, revisions = _measured(of_class[benchmark][method])
+            cells, newest, revisions = _measured(of_class[benchmark][method])
             if revisions:
                 known = benchmarks[f"{benchmark}.{method}"]
                 cases = pages.asv_cells(known)
                 case = cases[max(cells, key=cells.__getitem__)]
-                found.append(Class(benchmark, method, len(cells), len(cases), revisions, case))
+                found.append(Class(benchmark, method, len(cells), len(cases), revisions, case, list(newest.values())))
                 break
     return found
 
 
-def _measured(graphs: Iterable[Any]) -> tuple[Counter[int], set[int]]:
-    """At how many commits each cell, by its index, has a number; and the commits that have one."""
-    cells, revisions = Counter[int](), set[int]()
+def _measured(graphs: Iterable[Any]) -> tuple[Counter[int], dict[int, int], set[int]]:
+    """Return the number of commits with a number and the newest one, by index of the case; and all such commits."""
+    cells, newest, revisions = Counter[int](), dict[int, int](), set[int]()
     for graph in graphs:
         for revision, value, *_ in graph.get_data():
             values = value if isinstance(value, list) else [value]
             if measured := {index for index, one in enumerate(values) if one is not None}:
                 cells.update(measured)
+                newest |= {index: max(revision, newest.get(index, revision)) for index in measured}
                 revisions.add(revision)
-    return cells, revisions
+    return cells, newest, revisions

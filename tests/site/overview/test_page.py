@@ -21,6 +21,7 @@ from tests.site.pages import text_of
 from tests.site.trust.made_up import HOSTILE
 
 NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
+OLDEST = Commit("b" * 40, "Fuse nothing", "2026-01-01")
 BENCHMARKS = {
     "attention.FlashAttention.track_time": {"params": [["1", "2"], ["'x'", "'y'"]], "param_names": ["n", "kind"]},
     "attention.FlashAttention.track_peak_memory": {"params": [["1", "2"], ["'x'"]], "param_names": ["n", "kind"]},
@@ -34,9 +35,17 @@ def graph(name, points, machine="h200"):
     return name, SimpleNamespace(benchmark_name=name, params={"machine": machine}, get_data=lambda: points)
 
 
-def page_of(found=(), skipped=(), measured=(), changed=(), failing=()):
+def measured(*newest: int, name: str = "a.Class") -> Measured:
+    """A class of as many cases, each measured last at the commit of that number."""
+    row = Class(name, "track_time", len(newest), len(newest), set(newest), {}, newest)
+    return Measured(row, "", NEWEST, OLDEST)
+
+
+def page_of(found=(), skipped=(), measured=(), changed=(), failing=(), newer=None):
     changes = machine_of(changed, "h200")
-    machine = MachineOverview("h200", "NVIDIA H200", measured, found, skipped, changes, failing=failing)
+    machine = MachineOverview(
+        "h200", "NVIDIA H200", measured, found, skipped, changes, newer=newer or {}, failing=failing
+    )
     return render("demo", [machine], "https://code.example/commit/")
 
 
@@ -62,18 +71,22 @@ def test_classes_are_counted_from_the_graphs() -> None:
     assert (flash.benchmark, flash.method, flash.cells, flash.grid) == ("attention.FlashAttention", "track_time", 2, 4)
     assert flash.revisions == {3, 5, 8}
     assert flash.case == {"n": 1, "kind": "y"}, "measured twice"
+    assert sorted(flash.newest) == [3, 8]
     assert (saved.benchmark, saved.method, saved.grid) == ("attention.Saved", "track_peak_memory", 1)
     assert (smoke.benchmark, smoke.grid) == ("smoke.Smoke", 1), "last"
 
 
 def test_a_class_leads_to_its_page_and_its_history() -> None:
-    measured = [
+    classes = [
         Measured(
-            Class("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}), "Each phase", NEWEST
+            Class("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}, [2] * 318),
+            "Each phase",
+            NEWEST,
+            NEWEST,
         ),
-        Measured(Class("controls.Controls", "track_time", 6, 6, {1, 3}, {}), "Controls", NEWEST),
+        measured(*[3] * 6, name="controls.Controls"),
     ]
-    page = page_of(measured=measured)
+    page = page_of(measured=classes)
     assert '<a href="step.html">transformer.Transformer</a>' in page
     assert 'href="history.html#transformer.Transformer.track_time?machine=h200&amp;p-size=%27xl%27"' in page
     assert "Each phase 318 of 320 2 aaaaaaaa 2026-01-02 history" in text_of(page)
@@ -94,7 +107,7 @@ def test_gates_are_read_as_they_are_kept_newest_first(tmp_path: Path) -> None:
     on_file, skipped = gates.read(tmp_path, "h200")
     assert skipped == []
     assert [gate.report for gate in on_file] == [slow, report(verdict("SAME")), accepted]
-    page = page_of(on_file)
+    page = page_of(on_file, newer={"5e6f7a8b" + "0" * 32: 0})
     assert "<script>alert" not in page
     text = text_of(page)
     assert "gate, 1a2b3c4d to 5e6f7a8b , 2026-01-02 00:00 UTC: 1 slower, 1 larger" in text
@@ -146,10 +159,33 @@ def test_a_gate_of_a_commit_against_itself_is_no_verdict_on_a_commit(tmp_path: P
     itself = report(verdict("SAME"))
     keep(tmp_path, "20260101T000000Z.json", reports.to_json(report(verdict("SLOWER"))))
     keep(tmp_path, "20260102T000000Z.json", reports.to_json(replace(itself, base=itself.head)))
-    text = text_of(page_of(gates.read(tmp_path, "h200")[0]))
+    text = text_of(page_of(gates.read(tmp_path, "h200")[0], newer={itself.head["commit"]: 0}))
     assert "2026-01-01 00:00 UTC: 1 slower" in text
     assert "2026-01-02" not in text
     assert "No gate of two commits is on file" in text_of(page_of())
+
+
+def test_the_newest_commit_stands_with_the_share_of_cases_that_it_has() -> None:
+    newer = {NEWEST.hash: 2, OLDEST.hash: 40}
+    text = text_of(page_of(measured=[measured(7, 3), measured(3, 5, 7, name="b.Class")], newer=newer))
+    assert "aaaaaaaa of 2026-01-02, with 2 of 5 cases; 2 newer commits" in text
+    assert "up to 40 commits ago" in text
+    assert "commits ago" not in text_of(page_of(measured=[measured(7, 7)], newer=newer)), "all are of the newest"
+
+
+def test_a_gate_of_older_code_than_is_measured_is_no_headline(tmp_path: Path) -> None:
+    found = report(verdict("SLOWER"))
+    keep(tmp_path, "20260101T000000Z.json", reports.to_json(found))
+    on_file, _ = gates.read(tmp_path, "h200")
+
+    def summary_and_rest(age: int) -> list[str]:
+        newer = {NEWEST.hash: 2, OLDEST.hash: 40, found.head["commit"]: age}
+        return text_of(page_of(on_file, measured=[measured(7)], newer=newer)).split("Newest gates")
+
+    summary, rest = summary_and_rest(3)
+    assert "1 slower" not in summary and "1 slower" in rest and "3 commits ago" in rest
+    for age in (2, 0):
+        assert "1 slower" in summary_and_rest(age)[0]
 
 
 def test_what_is_worse_comes_first_confirmed_or_not() -> None:
@@ -164,8 +200,7 @@ def test_what_is_worse_comes_first_confirmed_or_not() -> None:
     assert "a.Class(4" not in text[: text.index("Recent changes")]
     assert "unconfirmed" not in text[first:second] and "unconfirmed" in text[second:]
     assert 'href="changes.html#h200-00000006"' in page
-    measured = [Measured(Class("a.Class", "track_time", 4, 4, {11}, {}), "", NEWEST)]
-    assert "No row is worse" in text_of(page_of(changed=changes_of([better, peer], {}), measured=measured))
+    assert "No row is worse" in text_of(page_of(changed=changes_of([better, peer], {}), measured=[measured(*[11] * 4)]))
 
 
 @pytest.mark.parametrize(
@@ -197,9 +232,8 @@ def test_without_a_published_case_nothing_is_said_to_be_no_worse() -> None:
 
 
 def test_what_fails_is_told_before_what_is_worse() -> None:
-    measured = [Measured(Class("a.Class", "track_time", 4, 4, {11}, {}), "", NEWEST)]
     failing = [case("triton", status="wrong", reason="out differs by 0.1", params={"seq_len": n}) for n in (16, 32)]
-    text = text_of(page_of(measured=measured, failing=failing))
+    text = text_of(page_of(measured=[measured(*[11] * 4)], failing=failing))
     assert "2 cases fail at the newest commit that tried them. No other row is worse" in text
     assert "out differs by 0.1 2 attention.FlashAttention(16, 64, bfloat16, forward, triton) at cccccccc" in text
 
