@@ -8,11 +8,11 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from perf.gate.acceptance import Acceptance
 from perf.gate.evidence import Outcome
-from perf.gate.explanation import is_of_the_clock, why_larger, why_slower
+from perf.gate.explanation import is_around_kernels, is_host_time, why_larger, why_slower
 from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.selection import Negligible
@@ -31,6 +31,9 @@ MOST_ROWS = 200
 
 STEPS = 8
 """Commits of a range that the command to narrow it measures."""
+
+MAX_BEYOND_CONTROLS = 2.0
+"""Change of a time, of the largest one of a row without project code at the same commit, that the machine explains."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,36 @@ class MachineChanges:
         """Revision numbers at which rows without project code changed."""
         return touched_controls(self.changes)
 
+    @functools.cached_property
+    def moved(self) -> dict[int, list[float]]:
+        """Changes of the times of rows without project code, by revision number, sorted; see `Step.change`."""
+        moved: dict[int, list[float]] = {}
+        for one in self.changes:
+            if one.series.is_control and one.series.quantity == "time":
+                moved.setdefault(one.revision, []).append(one.step.change)
+        return {revision: sorted(changes) for revision, changes in moved.items()}
+
     def arms(self, one: Change) -> tuple[Outcome, Outcome] | None:
         """Return the outcomes before and after a change; None unless both are on record."""
         case = one.series.method.rpartition(".")[0], tuple(one.series.params.values())
         found = [self.outcomes(revision).get(case) for revision in (one.last_before, one.revision)]
         return (found[0], found[1]) if found[0] and found[1] else None
 
-    def is_of_the_clock(self, one: Change) -> bool:
-        """Whether its kernels are unchanged while rows without project code moved at the same commit."""
-        if one.series.quantity != "time" or one.revision not in self.controls or not (arms := self.arms(one)):
-            return False
-        return is_of_the_clock(*arms, one.step.after - one.step.before)
+    def around_kernels(self, one: Change) -> Literal["machine", "host", ""]:
+        """Name the cause of a changed time whose kernels are the same and take as long as before; "" otherwise.
+
+        "machine": times of rows without project code changed at the same commit, in the same direction and by at least
+        1 / `MAX_BEYOND_CONTROLS` of it. "host": one commit shows it, and the GPU waits for the host in most of a call.
+        """
+        if one.series.quantity != "time" or not (arms := self.arms(one)):
+            return ""
+        step, moved = one.step, self.moved.get(one.revision, [])
+        sign = 1 if step.change > 0 else -1
+        most = max((sign * math.log1p(change) for change in moved), default=0.0)
+        explained = sign * math.log1p(step.change) <= MAX_BEYOND_CONTROLS * most
+        if explained and is_around_kernels(*arms, step.after - step.before):
+            return "machine"
+        return "host" if step.alone and is_host_time(*arms, step.before, step.after) else ""
 
     @property
     def by_range(self) -> list[list[Change]]:
@@ -96,9 +118,17 @@ class MachineChanges:
         return ""
 
     def is_open(self, one: Change) -> bool:
-        """Whether project code is worse to this day, not accepted, and not only by the clock."""
+        """Whether project code is worse to this day, not accepted, and not by the machine or the host alone."""
+        return self._stands(one) and not self.around_kernels(one)
+
+    def is_host_time(self, one: Change) -> bool:
+        """Whether it would be open if its kernels had changed, and not the host's time alone."""
+        return self._stands(one) and self.around_kernels(one) == "host"
+
+    def _stands(self, one: Change) -> bool:
+        """Whether a row of project code is worse to this day and not accepted."""
         stands = one.back is None and not one.step.border and not one.series.is_control
-        return one.verdict.word in BAD and stands and not self.why(one) and not self.is_of_the_clock(one)
+        return one.verdict.word in BAD and stands and not self.why(one)
 
     def is_unconfirmed(self, one: Change) -> bool:
         """Whether it is open and rests on one commit."""
@@ -160,6 +190,7 @@ def render(project: str, machines: Iterable[MachineChanges], show_commit_url: st
         project=project,
         machines=[_machine(one) for one in machines],
         viewbox=f"0 0 {WIDTH} {HEIGHT}",
+        beyond=MAX_BEYOND_CONTROLS,
         show_commit_url=show_commit_url,
     )
 
@@ -194,6 +225,7 @@ def _machine(one: MachineChanges) -> dict[str, Any]:
         "drifting": [_drifting(one.name, each) for each in one.drifting[:MOST_ROWS]],
         "open": len(one.open) - (unconfirmed := sum(map(one.is_unconfirmed, one.changes))),
         "unconfirmed": unconfirmed,
+        "host": sum(map(one.is_host_time, one.changes)),
         "changed": [_range(one, some) for some in by_range[:MOST_RANGES]],
         "older": max(0, len(by_range) - MOST_RANGES),
     }
@@ -220,8 +252,15 @@ def _range(one: MachineChanges, changes: Sequence[Change]) -> dict[str, Any]:
         "narrow": one.narrowing(unsettled or levels) if count > 1 and levels else "",
         "hidden": max(0, len(changes) - MOST_ROWS),
         "controls": changes[0].revision in one.controls,
+        "moved": _moved(one.moved.get(changes[0].revision, [])),
         "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
+
+
+def _moved(changes: Sequence[float]) -> str:
+    """ "-3.0 % to +5.9 %", of the changes of controls in ascending order; "" without any."""
+    ends = [f"{100 * change:+.1f}\u00a0%" for change in dict.fromkeys((changes[0], changes[-1]))] if changes else []
+    return " to ".join(ends)
 
 
 def _row(one: MachineChanges, each: Change) -> dict[str, Any]:
@@ -243,7 +282,7 @@ def _row(one: MachineChanges, each: Change) -> dict[str, Any]:
         "back": one.described(each.back) if each.back is not None else None,
         "why": one.why(each),
         "cause": _cause(one, each),
-        "clock": one.is_of_the_clock(each),
+        "around": one.around_kernels(each),
         "gate": _gate_word(one, each, verdict),
         "picture": _picture(each.series, each.step.index),
     }

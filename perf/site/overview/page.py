@@ -122,6 +122,7 @@ def _machine(one: MachineOverview) -> dict[str, Any]:
         "speedups": one.speedups,
         "failing": sum(len(group["cases"]) for group in failures),
         "failures": failures,
+        "host": sum(map(one.changed.is_host_time, one.changed.changes)),
         "open": [_open(one, each) for each in one.changed.open[:MOST_OPEN]],
         "unshown": max(0, len(one.changed.open) - MOST_OPEN),
     }

@@ -124,13 +124,30 @@ def test_the_kernel_that_moved_is_named() -> None:
     assert open_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5))
 
 
-def test_a_step_without_its_kernels_beside_controls_that_moved_is_of_the_clock() -> None:
-    control = series([1.0] * 6 + [1.2] * 6, "controls.Controls.track_time")
+def test_the_machine_explains_no_more_than_twice_the_change_of_a_control() -> None:
     still = kernels_of(slower_from=6, us=1e3)
-    assert "kernels take as long as before" in text_of(page_of(SLOWER, control, outcomes=still))
-    assert not open_of(SLOWER, control, outcomes=still)
+
+    def control(after: float):
+        return series([1.0] * 6 + [after] * 6, "controls.Controls.track_time")
+
+    assert "machine, not code" in text_of(page_of(SLOWER, control(1.2), outcomes=still))
+    assert not open_of(SLOWER, control(1.1), outcomes=still), "1.1 * 1.1 > 1.2"
+    assert open_of(SLOWER, control(1.09), outcomes=still)
+    assert open_of(SLOWER, control(1 / 1.2), outcomes=still), "it moved the other way"
     assert open_of(SLOWER, outcomes=still), "no control moved"
-    assert open_of(SLOWER, control, outcomes=kernels_of(slower_from=6, us=2e5)), "its kernel did"
+    assert open_of(SLOWER, control(1.2), outcomes=kernels_of(slower_from=6, us=2e5)), "its kernel did"
+    assert "times by +9.0 %," in text_of(page_of(SLOWER, control(1.09))), "how far controls moved"
+
+
+def test_time_of_the_host_around_unchanged_kernels_is_named_until_a_second_commit_shows_it() -> None:
+    launches = {("a.Class", (1,)): Outcome("ok", kernels=(("kernel_of_it", 700, 4e5),))}
+    busy = {("a.Class", (1,)): Outcome("ok", kernels=(("kernel_of_it", 700, 8e5),))}
+    once, twice = series([1.0] * 11 + [4.0]), series([1.0] * 10 + [4.0] * 2)
+    assert "host time, not kernels" in text_of(page_of(once, outcomes=lambda at: launches))
+    assert "around unchanged kernels, at one commit only: 1." in text_of(page_of(once, outcomes=lambda at: launches))
+    assert not open_of(once, outcomes=lambda at: launches)
+    assert open_of(twice, outcomes=lambda at: launches), "confirmed"
+    assert open_of(once, outcomes=lambda at: busy), "the kernels fill its time"
 
 
 def test_a_step_between_sessions_is_a_mark_and_no_change() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from perf.gate import report as reports
+from perf.gate.evidence import Outcome
 from perf.site import gates, left_out
 from perf.site.changes.rows import changes_of
 from perf.site.overview.page import MachineOverview, Measured, render
@@ -201,6 +202,16 @@ def test_what_is_worse_comes_first_confirmed_or_not() -> None:
     assert "unconfirmed" not in text[first:second] and "unconfirmed" in text[second:]
     assert 'href="changes.html#h200-00000006"' in page
     assert "No row is worse" in text_of(page_of(changed=changes_of([better, peer], {}), measured=[measured(*[11] * 4)]))
+
+
+def test_more_time_of_the_host_alone_is_told_beside_what_is_worse() -> None:
+    launches = {("a.Class", (1,)): Outcome("ok", kernels=(("kernel_of_it", 700, 4e5),))}
+    found = changes_of([series([1.0] * 11 + [4.0])], {})
+    machine = MachineOverview(
+        "h200", "", [measured(11)], (), (), machine_of(found, "h200", outcomes=lambda at: launches)
+    )
+    text = text_of(render("demo", [machine], "#"))
+    assert "No row is worse than before without being accepted. 1 row takes more host time" in text
 
 
 @pytest.mark.parametrize(
