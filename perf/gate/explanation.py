@@ -43,8 +43,9 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
         total = f"{sum(before.values()):.1f} -> {sum(after.values()):.1f} us"
         return f"the kernels of one call do not explain it: {total}"
     name = max(moves, key=lambda kernel: sign * moves[kernel])
-    share = moves[name] / (change_s * 1e6)
-    parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change)"]
+    share, rest_us = moves[name] / (change_s * 1e6), change_s * 1e6 - moves[name]
+    rest = f"; the rest of the call {rest_us:+.1f} us" if share >= 1.005 else ""
+    parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change{rest})"]
     parts += _compiled(base.triton_kernels, head.triton_kernels, name, renamed.get(name, name))
     return shortened(", ".join(parts), MAX_LINE)
 
