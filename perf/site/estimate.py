@@ -2,10 +2,14 @@
 
 import math
 import statistics
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from perf.harness.intervals import of_mean, of_median
 from perf.harness.records import CaseResult
+
+Name = TypeVar("Name", bound=Hashable)
 
 MIN_VISITS = 3
 """Minimum number of visits whose spread gives an interval."""
@@ -38,3 +42,38 @@ def estimate(result: CaseResult | None) -> Estimate | None:
         half = of_median(result.samples_s).half if len(result.samples_s) > 1 else math.inf
     low = median - half
     return Estimate(median, low if min(result.samples_s) < 0 else max(low, 0.0), median + half)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long as ours another time is."""
+
+    value: float
+    half: float
+    """Half of its 95 % interval, relative: the two intervals are independent."""
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval."""
+        return self.value / (1 + self.half)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+        return self.value * (1 + self.half)
+
+    @property
+    def verdict(self) -> str:
+        """Return "better" or "worse" where the two intervals are apart, "even" where they touch."""
+        return "better" if self.value > 1 + self.half else "worse" if self.high < 1 else "even"
+
+
+def ratio(mine: Estimate, other: Estimate) -> Ratio:
+    """Return the ratio of `other` to `mine`, both above 0."""
+    return Ratio(other.median / mine.median, math.hypot(*(one.high / one.median - 1 for one in (mine, other))))
+
+
+def shortest(times: Mapping[Name, Estimate]) -> list[Name]:
+    """Return the name of the shortest time, and after it those that are not distinguishable from it by `Ratio`."""
+    ordered = sorted(times, key=lambda name: times[name].median)
+    return [name for name in ordered if name == ordered[0] or ratio(times[ordered[0]], times[name]).verdict == "even"]

@@ -5,7 +5,7 @@ import pytest
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.attention.cells import _speedup, table_row
 from perf.site.attention.rows import build_rows
-from perf.site.estimate import estimate
+from perf.site.estimate import Estimate, estimate, ratio, shortest
 from tests.site.cases import case
 
 
@@ -51,6 +51,17 @@ def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:
     wide = estimate(case(visits=((0.1,) * 4, (1.0,) * 4, (9.0,) * 4)))
     assert wide is not None
     assert wide.low == 0.0
+
+
+def test_only_a_time_apart_from_all_others_is_the_shortest() -> None:
+    """Intervals of 3 and 4 % add up to 5 %."""
+    times = {"slow": Estimate(2.0, 1.9, 2.1), "a": Estimate(1.0, 0.97, 1.03), "b": Estimate(1.04, 0.9984, 1.0816)}
+    assert shortest(times) == ["a", "b"]
+    assert shortest(times | {"b": Estimate(1.06, 1.0176, 1.1024)}) == ["a"]
+    assert shortest({"alone": Estimate(1.0, 0.0, math.inf), "other": Estimate(9.0, 8.9, 9.1)}) == ["alone", "other"]
+    assert shortest({}) == []
+    found = ratio(times["a"], times["slow"])
+    assert (found.value, found.verdict) == (2.0, "better") and ratio(times["slow"], times["a"]).verdict == "worse"
 
 
 def test_no_samples_no_estimate() -> None:

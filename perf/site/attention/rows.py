@@ -8,7 +8,7 @@ from typing import Any
 
 from perf.harness.records import CaseResult
 from perf.site.ceiling import attained, rate
-from perf.site.estimate import Estimate, estimate
+from perf.site.estimate import Estimate, estimate, ratio
 from perf.site.wording import FASTEST, Quantity, reading_order
 
 Config = tuple[tuple[str, Any], ...]
@@ -123,10 +123,8 @@ def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity)
     other = figure(peer, quantity)
     if mine is None or other is None:
         return Speedup(peer)
-    half = math.hypot(*(one.high / one.median - 1 for one in (mine, other)))
-    ratio = other.median / mine.median
-    verdict = "better" if ratio > 1 + half else "worse" if ratio * (1 + half) < 1 else "even"
-    return Speedup(peer, ratio, half, verdict)
+    found = ratio(mine, other)
+    return Speedup(peer, found.value, found.half, found.verdict)
 
 
 def _in_reading_order(configs: Iterable[Config]) -> list[Config]:

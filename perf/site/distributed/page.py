@@ -1,17 +1,16 @@
 """Distributed page: exposed communication, bucket sizes and sharded optimizer states."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
 from perf.site import conditions, pages
 from perf.site.distributed.bucket_picture import picture
+from perf.site.distributed.headlines import half_width, headlines, interval, percent, place, seconds, setting
 from perf.site.distributed.rows import (
-    BASELINE,
     CLASSES,
     FULLY_SHARDED,
     OURS_SWEPT,
@@ -30,14 +29,12 @@ from perf.site.distributed.rows import (
     groups_of,
     model_of,
     shards_of,
+    torchs_of,
 )
 from perf.site.estimate import Estimate, estimate
 from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
 from perf.site.wording import status, varying
-from perf.workloads.fully_sharded import PREFETCH
-
-Sharded = TypeVar("Sharded", Shard, FullyShard)
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""
@@ -89,7 +86,7 @@ def render(project: str, machines: Iterable[MachineDistributed], show_commit_url
 def _machine(one: MachineDistributed) -> dict[str, Any]:
     results = [cell.result for cell in one.of(*CLASSES)]
     groups, sweeps = groups_of(one.of(*STRATEGIES)), groups_of(one.of(*SWEEPS))
-    timed, collectives = [group for group in groups if group.fastest], collectives_of(one.cells)
+    timed, collectives = [group for group in groups if group.shortest], collectives_of(one.cells)
     shards = [group for group in shards_of(one.of(*SHARDING)) if any(shard.time for shard in group)]
     fully_sharded = [group for group in fully_sharded_of(one.of(*FULLY_SHARDED)) if any(row.step for row in group)]
     facts = [fact for fact in conditions.facts(results) if fact[0] not in _OF_A_CEILING]
@@ -97,12 +94,12 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     return {
         "id": pages.ident(one.name),
         "name": one.name,
-        "headlines": list(_headlines(timed, collectives, shards, fully_sharded)),
+        "headlines": list(headlines(timed, collectives, shards, fully_sharded)),
         "has_numbers": any(map(estimate, results)),
         "on_gpu": any(result.session.device.get("sm_count") for result in results),
         "strategies": _settings([group.where for group in timed]),
         "strategy_rows": [_strategy(one, group, row) for group in timed for row in group.strategies],
-        "sweeps": [_sweep(one, sweep) for sweep in sweeps if sweep.fastest],
+        "sweeps": [_sweep(one, sweep) for sweep in sweeps if sweep.shortest],
         "collectives": [_collective(one, row) for row in collectives],
         "shards": _settings([group[0].where for group in shards]),
         "shard_rows": [_shard(one, group, row) for group in shards for row in group],
@@ -120,83 +117,13 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     }
 
 
-def _headlines(
-    groups: Sequence[Group],
-    collectives: Sequence[Collective],
-    shards: Sequence[Sequence[Shard]],
-    fully_sharded: Sequence[Sequence[FullyShard]],
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the headline of the largest setting of each kind: a figure, and the words before and after it."""
-    if groups:
-        group = max(reversed(groups), key=lambda one: _extent(one.where))
-        best = group.fastest
-        if best and best.step:
-            exposed = "100\u00a0%" if best.share and best.share >= 1 else percent(best.share or 0.0)
-            hidden = f", {exposed} of it exposed communication" if best.share else ""
-            step = units.seconds(best.step.median)
-            yield f"{place(group.where)}: {best.name} has the shortest step,", step, f"{hidden}."
-    if collectives:
-        one = max(collectives, key=lambda each: each.bus_bandwidth)
-        what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}) moves"
-        yield what, units.bandwidth(one.bus_bandwidth), " over each link."
-    if shards:
-        group_of_shards = _largest(shards)
-        by_name = {shard.name: shard for shard in group_of_shards}
-        whole, ours = by_name.get("none"), by_name.get("sharded")
-        if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
-            held = ours.result.facts["optimizer_bytes"] / whole.result.facts["optimizer_bytes"]
-            speedup = units.times(whole.time.median / ours.time.median)
-            what = f"{place(ours.where)}: a sharded optimizer holds"
-            yield what, percent(held), f" of the state on each rank; its step is {speedup} as fast."
-    if fully_sharded:
-        rows = _largest(fully_sharded)
-        seconds = {row.name: row.step.median for row in rows if row.step}
-        fastest = min(seconds.keys() & PREFETCH.keys(), key=seconds.__getitem__, default=None)
-        if fastest and BASELINE in seconds:
-            what = f"{place(rows[0].where)}: a fully sharded step ({fastest}) takes"
-            speedup = units.times(seconds[BASELINE] / seconds[fastest])
-            yield what, units.seconds(seconds[fastest]), f", {speedup} as fast as FSDP2's."
-
-
-def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:
-    return max(reversed(groups), key=lambda rows: _extent(rows[0].where))
-
-
-def _extent(where: Where) -> tuple[int, int]:
-    """Number of ranks, then context length. The largest model of a setting is the last of its grid."""
-    return where.world_size, where.context_length
-
-
 def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
     """Return axes that vary between rows, and the constant axes as text."""
     axes = varying(where._asdict() for where in wheres)
     return {
         "axes": axes,
-        "constants": ", ".join(_setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in axes),
+        "constants": ", ".join(setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in axes),
     }
-
-
-def _setting(axis: str, where: Where) -> str:
-    value = getattr(where, axis)
-    named = {"context_length": f"context {value}", "batch": f"batch {value}", "world_size": f"{value} ranks"}
-    return named.get(axis, str(value))
-
-
-def place(where: Where) -> str:
-    """ "xl, context 1024, bf16, 2 ranks"."""
-    return ", ".join(_setting(axis, where) for axis in ("size", "context_length", "precision", "world_size"))
-
-
-def percent(fraction: float) -> str:
-    """Format a share that noise can make negative or larger than 1."""
-    if fraction > 1:
-        return "over 100\u00a0%"
-    return units.percent(fraction) if fraction >= 0 else f"\u2212{units.percent(-fraction)}"
-
-
-def seconds(value: float) -> str:
-    """Format a time that may be negative."""
-    return f"\u2212{units.seconds(-value)}" if value < 0 else units.seconds(value)
 
 
 def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[str, Any]:
@@ -214,7 +141,7 @@ def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[
     return {
         "text": seconds(found.median),
         "value": f"{found.median:.6g}",
-        "spread": units.seconds(found.high - found.median) if math.isfinite(found.high) else "?",
+        "spread": half_width(found),
         "href": href,
         "status": "",
         "title": "",
@@ -251,13 +178,13 @@ def _strategy(one: MachineDistributed, group: Group, row: Strategy) -> dict[str,
 
 def _sweep(one: MachineDistributed, sweep: Group) -> dict[str, Any]:
     model = model_of(sweep)
-    ours = [(row.exposed.median, row) for row in sweep.strategies if row.name == OURS_SWEPT and row.exposed]
-    least = min(ours, key=lambda each: each[0]) if ours else None
+    ours = [(row.exposed, row) for row in sweep.strategies if row.name == OURS_SWEPT and row.exposed]
+    least = min(ours, key=lambda each: each[0].median) if ours else None
     best = model.best_bucket_bytes if model else None
     return {
         "place": place(sweep.where),
         "picture": picture(sweep, model, lambda row: one.link(row.result("exposed"))),
-        "measured": f"{least[1].bucket_size_mb:g} MiB ({seconds(least[0])})" if least else "",
+        "measured": f"{least[1].bucket_size_mb:g} MiB ({interval(least[0])})" if least else "",
         "bandwidth": units.bandwidth(model.bandwidth) if best and model else "",
         "overhead": units.seconds(model.overhead) if best and model else "",
         "fitted": model is not None,
@@ -326,7 +253,8 @@ def _shard(one: MachineDistributed, group: Sequence[Shard], row: Shard) -> dict[
 
 def _fully_shard(one: MachineDistributed, group: Sequence[FullyShard], row: FullyShard) -> dict[str, Any]:
     step, exposed, share = row.result("step"), row.result("exposed"), row.share
-    base = next((other.step for other in group if other.name == BASELINE and other.step), None)
+    torchs = torchs_of(group)
+    base = torchs.step if torchs else None
     full = f"{row.name}, {row.compute_dtype}, {place(row.where)}"
 
     def moved(name: str) -> dict[str, Any]:
@@ -352,7 +280,7 @@ def _fully_shard(one: MachineDistributed, group: Sequence[FullyShard], row: Full
         "compute_dtype": row.compute_dtype,
         "full": full,
         "step": _time(row.step, step, one.link(step)),
-        "ratio": units.times(base.median / row.step.median) if base and row.step and row.name != BASELINE else "",
+        "ratio": units.times(base.median / row.step.median) if base and row.step and row is not torchs else "",
         "exposed": _time(row.exposed, exposed, one.link(exposed)),
         "share": percent(share) if share is not None else "",
         "share_value": share if share is not None else "",

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from perf.harness.records import CaseResult
-from perf.site.estimate import Estimate, estimate
+from perf.site.estimate import Estimate, estimate, shortest
 from perf.site.newest import NewestCell
 from perf.workloads import closed_forms
-from perf.workloads.fully_sharded import PREFETCH
+from perf.workloads.fully_sharded import PREFETCH, TORCHS
 from perf.workloads.workload import Unavailable
 
 STRATEGIES = ("data_parallel.DataParallel", "smoke.SmokeDataParallel")
@@ -111,10 +111,15 @@ class Group:
     strategies: Sequence[Strategy]
 
     @property
+    def shortest(self) -> list[Strategy]:
+        """Strategy with the shortest step, and after it those that are not distinguishable from it."""
+        steps = {place: one.step for place, one in enumerate(self.strategies) if one.step}
+        return [self.strategies[place] for place in shortest(steps)]
+
+    @property
     def fastest(self) -> Strategy | None:
-        """Strategy with the shortest step."""
-        timed = [(one.step.median, one) for one in self.strategies if one.step]
-        return min(timed, key=lambda each: each[0])[1] if timed else None
+        """Strategy whose step is shorter than that of every other; None where intervals touch."""
+        return self.shortest[0] if len(self.shortest) == 1 else None
 
     @property
     def baseline(self) -> Estimate | None:
@@ -158,7 +163,7 @@ class Collective:
     time: Estimate
     algorithm_bandwidth: float
     bus_bandwidth: float
-    """Bytes per second over each link of a ring, comparable to the link's peak rate."""
+    """Bytes per second that each GPU sends, and receives, in a ring; its links' rate in one direction bounds it."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,12 @@ class FullyShard(Stepped):
     where: Where
     name: str
     compute_dtype: str
-    """Dtype of the gathered weights."""
+    """Dtype of the gathered weights, and of the gradients that ours sends."""
+
+    @property
+    def reduce_dtype(self) -> str:
+        """Dtype in which torch reduces gradients, which ours sums in float32."""
+        return "float32" if self.name == TORCHS[0] else self.compute_dtype
 
     def predicted(self, fact: str) -> float | None:
         """Return a fact by the closed form of ours: gathered_bytes, scattered_bytes or states at the step's end."""
@@ -247,6 +257,12 @@ def collectives_of(cells: Mapping[str, Sequence[NewestCell]]) -> list[Collective
                 both = closed_forms.bandwidths(cell.result.facts["bytes"], params["world_size"], time.median)
                 found.append(Collective(cell, backend, params["world_size"], params["megabytes"], time, *both))
     return found
+
+
+def torchs_of(rows: Sequence[FullyShard]) -> FullyShard | None:
+    """Return torch's step beside ours: that which reduces gradients in the dtype in which ours sends them, if timed."""
+    timed = {row.name: row for row in rows if row.step}
+    return next((timed[name] for name in reversed(TORCHS) if name in timed), None)
 
 
 def shards_of(cells: Iterable[NewestCell]) -> list[list[Shard]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.records import CaseResult
-from perf.site.estimate import Estimate, estimate
+from perf.site.estimate import Estimate, estimate, shortest
 from perf.site.newest import NewestCell
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import BATCH, SIZES
@@ -93,9 +93,9 @@ class Ways:
 
     @property
     def fastest(self) -> tuple[str, str, str] | None:
-        """Variant with the shortest median."""
-        timed = {way: found.median for way in self.cells if (found := self.time(way))}
-        return min(timed, key=timed.__getitem__) if timed else None
+        """Variant that is faster than every other; None where intervals touch."""
+        first = shortest({way: found for way in self.cells if (found := self.time(way))})
+        return first[0] if len(first) == 1 else None
 
 
 def phases_of(cells: Iterable[NewestCell]) -> list[Phases]:

@@ -1,0 +1,110 @@
+"""Headlines of the Distributed page, and its formats of settings, shares and times."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from perf import units
+from perf.site.distributed.rows import Collective, FullyShard, Group, Shard, Where, torchs_of
+from perf.site.estimate import Estimate, ratio, shortest
+from perf.workloads.fully_sharded import PREFETCH
+
+Sharded = TypeVar("Sharded", Shard, FullyShard)
+
+
+def headlines(
+    groups: Sequence[Group],
+    collectives: Sequence[Collective],
+    shards: Sequence[Sequence[Shard]],
+    fully_sharded: Sequence[Sequence[FullyShard]],
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the headline of the largest setting of each kind: a figure, and the words before and after it."""
+    if groups:
+        group = max(reversed(groups), key=lambda one: _extent(one.where))
+        best, *even = group.shortest
+        if best.step:
+            names = ", ".join(one.name for one in even)
+            others = f"; not distinguishable: {names}" if even else ""
+            hidden = f", {interval(best.exposed)} of it exposed communication" if best.exposed and best.share else ""
+            what = "has the shortest median step," if even else "has the shortest step,"
+            yield f"{place(group.where)}: {best.name} {what}", interval(best.step), f"{hidden}{others}."
+    if collectives:
+        one = max(collectives, key=lambda each: each.bus_bandwidth)
+        what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}):"
+        half = units.percent(one.time.high / one.time.median - 1)
+        yield what, f"{units.bandwidth(one.bus_bandwidth)} ±{half}", " of bus bandwidth per GPU and direction."
+    if shards:
+        group_of_shards = _largest(shards)
+        by_name = {shard.name: shard for shard in group_of_shards}
+        whole, ours = by_name.get("none"), by_name.get("sharded")
+        if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
+            held = ours.result.facts["optimizer_bytes"] / whole.result.facts["optimizer_bytes"]
+            what = f"{place(ours.where)}: a sharded optimizer holds"
+            step = (
+                f"its step takes {interval(ours.time)}, {_speedup(ours.time, whole.time)} as fast as without sharding"
+            )
+            yield what, percent(held), f" of the state on each rank; {step}."
+    if fully_sharded:
+        yield from _fully_sharded_headline(_largest(fully_sharded))
+
+
+def _fully_sharded_headline(rows: Sequence[FullyShard]) -> Iterator[tuple[str, str, str]]:
+    steps = {row.name: row.step for row in rows if row.step}
+    ours = shortest({name: step for name, step in steps.items() if name in PREFETCH})
+    torchs = torchs_of(rows)
+    if ours and torchs and torchs.step:
+        peer = f"FSDP2's, which reduces gradients in {torchs.reduce_dtype}"
+        sent = "" if torchs.reduce_dtype == torchs.compute_dtype else f" (ours sends them in {torchs.compute_dtype})"
+        speedup = _speedup(steps[ours[0]], torchs.step)
+        what = f"{place(rows[0].where)}: a fully sharded step ({' or '.join(ours)}) takes"
+        yield what, interval(steps[ours[0]]), f", {speedup} as fast as {peer}{sent}."
+
+
+def interval(found: Estimate) -> str:
+    """ "240 ms ±3.00 ms"."""
+    return f"{seconds(found.median)} ±{half_width(found)}"
+
+
+def half_width(found: Estimate) -> str:
+    """Format half of the interval; "?" of a single sample."""
+    return units.seconds(found.high - found.median) if math.isfinite(found.high) else "?"
+
+
+def _speedup(mine: Estimate, other: Estimate) -> str:
+    """ "1.05× (1.01 to 1.09)"; the ends are those of the ratio's 95 % interval."""
+    found = ratio(mine, other)
+    ends = f" ({found.low:.2f} to {found.high:.2f})" if math.isfinite(found.half) else " (?)"
+    return f"{units.times(found.value)}{ends}"
+
+
+def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:
+    return max(reversed(groups), key=lambda rows: _extent(rows[0].where))
+
+
+def _extent(where: Where) -> tuple[int, int]:
+    """Number of ranks, then context length. The largest model of a setting is the last of its grid."""
+    return where.world_size, where.context_length
+
+
+def setting(axis: str, where: Where) -> str:
+    """ "context 1024"."""
+    value = getattr(where, axis)
+    named = {"context_length": f"context {value}", "batch": f"batch {value}", "world_size": f"{value} ranks"}
+    return named.get(axis, str(value))
+
+
+def place(where: Where) -> str:
+    """ "xl, context 1024, bf16, 2 ranks"."""
+    return ", ".join(setting(axis, where) for axis in ("size", "context_length", "precision", "world_size"))
+
+
+def percent(fraction: float) -> str:
+    """Format a share that noise can make negative or larger than 1."""
+    if fraction > 1:
+        return "over 100\u00a0%"
+    return units.percent(fraction) if fraction >= 0 else f"\u2212{units.percent(-fraction)}"
+
+
+def seconds(value: float) -> str:
+    """Format a time that may be negative."""
+    return f"\u2212{units.seconds(-value)}" if value < 0 else units.seconds(value)
