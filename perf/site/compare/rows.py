@@ -32,7 +32,7 @@ def commits_of(site: Site, machine: str) -> list[str]:
 
 
 def write(site: Site, machine: str, html_dir: Path) -> dict[str, frozenset[str]]:
-    """Write a file for each of the newest `MOST` commits; return the timed cases of each hash, newest first."""
+    """Write a file for each of the newest `MOST` commits; return what `timed` names in each, by hash, newest first."""
     commits = commits_of(site, machine)[:MOST]
     measured = _classes_by_commit(site, machine, commits)
     known, series = frozenset(site.benchmarks), site.series(machine)
@@ -44,15 +44,22 @@ def write(site: Site, machine: str, html_dir: Path) -> dict[str, frozenset[str]]
             continue
         folder.mkdir(parents=True, exist_ok=True)
         offline.replace_text(folder / f"{commit}.json", json.dumps(found, separators=(",", ":"), allow_nan=False))
-        timed = (
-            (name, case[0]) for name, one in found["classes"].items() for case in one["cases"] if case[1] is not None
-        )
-        written[commit] = frozenset(f"{name}({', '.join(values)})" for name, values in timed)
+        written[commit] = timed(found)
     return written
 
 
+def timed(found: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the timed cases of project code in a commit's file."""
+    return frozenset(
+        f"{name}({', '.join(values)})"
+        for name, one in found["classes"].items()
+        for values, seconds, *_, ours in one["cases"]
+        if seconds is not None and ours
+    )
+
+
 def pair(written: Mapping[str, frozenset[str]]) -> tuple[int, int]:
-    """Return the places of the newest base and head that share half of the timed cases of either; else (1, 0)."""
+    """Return the places of the newest base and head that share half of the cases of either; else (1, 0)."""
     cases = list(written.values())
     for head, base in itertools.combinations(range(len(cases)), 2):
         if 2 * len(cases[head] & cases[base]) >= max(1, min(len(cases[head]), len(cases[base]))):

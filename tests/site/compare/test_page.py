@@ -62,6 +62,17 @@ def test_the_newest_pair_with_cases_in_common_stands_first(cases: list[str], pai
     assert rows.pair({str(place): frozenset(some) for place, some in enumerate(cases)}) == pair
 
 
+def test_rows_without_project_code_or_time_are_no_reason_to_stand_first() -> None:
+    def of(*cases: tuple[str, float | None, bool]) -> dict[str, Any]:
+        return {"classes": {"a.Class": {"cases": [[[name], time, 0.1, 8, 0, "", ours] for name, time, ours in cases]}}}
+
+    control, untimed, ours = ("'sdpa'", 1.0, False), ("'slow'", None, True), ("'triton'", 1.0, True)
+    files = [of(control, untimed), of(control, ours), of(control), of(control, untimed, ours)]
+    cases = {str(place): rows.timed(one) for place, one in enumerate(files)}
+    assert cases["1"] == {"a.Class('triton')"}
+    assert rows.pair(cases) == (3, 1)
+
+
 @pytest.mark.browser
 @browser.needs_browser
 def test_an_unknown_machine_is_named(site: str, driver: Any) -> None:
