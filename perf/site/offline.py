@@ -18,6 +18,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 HISTORY = "history.html"
 """The file name of asv's page. The site's index is our overview."""
 
+_REGRESSIONS = (
+    '<p style="margin: 1rem">asv\u2019s own rule for every graph, memory included; what was accepted is not marked. '
+    'For the judged list see <a href="changes.html">Changes</a>.</p>\n'
+)
+
 _TAG = re.compile(r"<(?:script|link)\b[^>]*>", re.IGNORECASE)
 _EXTERNAL = re.compile(r"""\b(src|href)=(["'])((?:https?:)?//[^"']*)\2""", re.IGNORECASE)
 # Attributes for requests to another host. Our copies are as trustworthy as the page that loads them.
@@ -49,6 +54,7 @@ def adopt(html_dir: Path, links: Iterable[tuple[str, str]], benchmarks: Iterable
         ("</head>", f"{_head(html_dir, benchmarks)}</head>"),
         ('<li id="nav-li-graphdisplay">', f'{items}<li id="nav-li-graphdisplay">'),
         ("</nav>", '</nav>\n<main><h1 class="sr-only">History</h1>'),
+        ('<div id="regressions-body">', f'{_REGRESSIONS}<div id="regressions-body">'),
         ('<input id="range"', '<input id="range" aria-label="commits"'),
         ("<!-- A modal dialog", "</main>\n<!-- A modal dialog"),
     ):

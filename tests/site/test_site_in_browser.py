@@ -34,6 +34,8 @@ def test_asvs_own_lists_work_from_the_vendored_libraries(site: str, driver: Any)
     browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
     driver.get(f"{site}history.html#/regressions")
     browser.wait(driver, lambda _: driver.find_element("id", "regressions-body").text, "no regressions page")
+    notes = driver.find_elements("css selector", "#regressions-display a[href='changes.html']")
+    assert any(note.is_displayed() for note in notes), "asv's list is not ours"
     browser.assert_stayed_home(driver, site)
 
 
