@@ -60,11 +60,12 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
     scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
     results = [cell.result for cell in (*one.phases, *one.variants)]
     variants = list(dict.fromkeys(variant for row in ways for _, variant, _ in row.cells))
+    lines = [_phases(one, row, scale) for row in phases]
     return {
         "id": pages.ident(one.name),
         "name": one.name,
         "rate_unit": unit,
-        "phases": [_phases(one, row, scale) for row in phases],
+        "phases": [line for line in lines if _says_anything(line)],
         "variants": variants,
         "ways": [line for row in ways for line in _ways(one, row, variants)],
         "failures": by_reason(results),
@@ -101,6 +102,13 @@ def _phases(one: MachineSteps, row: Phases, scale: float) -> dict[str, Any]:
         ],
         "name": f"{row.size}, context {row.context_length}, {row.precision}" + ("" if step else ", no step"),
     }
+
+
+def _says_anything(line: dict[str, Any]) -> bool:
+    """Whether a row of phases has a number or the reason of a failure, and not dashes alone."""
+    return any(time["text"] or time["status"] for time in line["times"].values()) or any(
+        peak["text"] for peak in line["peaks"]
+    )
 
 
 def _off(found: int | None, predicted: int | None) -> str:

@@ -60,6 +60,16 @@ def test_a_phase_without_a_time_leaves_the_others(tmp_path: Path) -> None:
     assert row.parts == {}
 
 
+def test_a_model_with_none_of_the_shown_numbers_has_no_row_and_no_table(tmp_path: Path) -> None:
+    busy = [one for one in steps.phases() if one["clock"] == "device_busy"]
+    way = steps.way("bf16", "eager", "sdpa", 30.0)
+    cells = steps.cells(tmp_path / "busy", [*busy, way])
+    assert "Phases" not in text_of(page_of(cells[:-1], cells[-1:]))
+    cells = steps.cells(tmp_path / "both", [*busy, *steps.phases("xl")])
+    text = text_of(page_of(cells))
+    assert "xl 512 bf16" in text and "small 512 bf16" not in text
+
+
 def test_small_models_come_first_in_any_order_of_measuring(tmp_path: Path) -> None:
     cells = steps.cells(tmp_path, [*steps.phases("2.7B"), *steps.phases("xl"), *steps.phases("small")])
     assert [row.size for row in phases_of(cells)] == ["small", "xl", "2.7B"]
