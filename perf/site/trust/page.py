@@ -9,6 +9,7 @@ from perf.gate import rate
 from perf.gate.acceptance import Acceptance
 from perf.gate.rate import Rate
 from perf.gate.report import SelfTest
+from perf.gate.verdicts import LOOKS
 from perf.gate.wording import name
 from perf.selection import Negligible
 from perf.site import conditions, pages
@@ -77,6 +78,7 @@ def render(
         machines=[_machine(one, negligible) for one in known if one.tests or one.skipped or one.planted],
         silent=[one.name for one in known if not (one.tests or one.skipped or one.planted)],
         command=COMMAND,
+        last_look=LOOKS[-1],
         words=[(name, _unbroken(line)) for name, line in WORDS],
         accepted=[_accepted(one) for one in reversed(accepted)],
         terms=[(name, _unbroken(line)) for name, line in TERMS],
@@ -118,14 +120,16 @@ def _unbroken(text: str) -> str:
 
 
 def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
-    pooled = rates.pool(one.tests)
+    tests = rates.of_present_rules(one.tests)
+    pooled = rates.pool(tests)
     return {
         "id": pages.ident(one.name),
         "name": one.name,
-        "tests": len(one.tests),
+        "tests": len(tests),
+        "older": len(one.tests) - len(tests),
         "identical": next((_part(part) for part in pooled if not part.injection), None),
         "planted": [_part(part) for part in pooled if part.injection],
-        "facts": _facts(one.tests),
+        "facts": _facts(tests),
         "drawn": one.drawn if one.drawn.of else None,
         "changed": Rate(one.drawn.of - one.drawn.hits, one.drawn.of).words(at_most=True),
         "contaminated": [
@@ -135,12 +139,12 @@ def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
                 "commit": test.commit,
                 "why": part.contaminated,
             }
-            for test, part in rates.contaminated(one.tests)
+            for test, part in rates.contaminated(tests)
         ],
         "mutations": _mutations(one.planted),
         "skipped": one.skipped,
-        "detectable": _detectable(one.tests, negligible),
-        "spreads": _spreads(detectable.spreads(one.tests)),
+        "detectable": _detectable(tests, negligible),
+        "spreads": _spreads(detectable.spreads(tests)),
     }
 
 
@@ -188,6 +192,7 @@ def _part(one: Pooled) -> dict[str, Any]:
         "ambiguous": one.ambiguous,
         "unmeasured": one.unmeasured,
         "processes": one.processes,
+        "at_last_look": one.at_last_look,
         "tests": one.tests,
         "wrong_tests": one.wrong_tests,
         "dates": first if first == last else f"{first} to {last}",

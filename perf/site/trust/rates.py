@@ -1,12 +1,13 @@
 """False-alarm and detection rates of the gate, over all self-tests of a machine."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from perf.gate.rate import Rate
 from perf.gate.report import Ended, SelfTest
 from perf.gate.self_test_case import SelfTestCase
+from perf.gate.verdicts import LOOKS
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,26 @@ class Pooled(SelfTestCase):
     processes: int | None
     """Maximum number of processes of a row; None if unknown."""
 
+    at_last_look: int
+    """Rows of `rate` that reached the last look, without which no row is SLOWER."""
+
     first: datetime
     last: datetime
     commits: tuple[str, ...]
+
+
+def of_present_rules(tests: Iterable[SelfTest]) -> list[SelfTest]:
+    """Return the self-tests, without parts judged before SLOWER needed the last look, and those without other parts.
+
+    No file has a version of the rules; since then each verdict on a time names its negligible change.
+    """
+    present = (replace(test, parts=tuple(filter(_is_of_present_rules, test.parts))) for test in tests)
+    return [test for test in present if test.parts]
+
+
+def _is_of_present_rules(part: Ended) -> bool:
+    timed = (row for row in part.verdicts if row.quantity == "time" and row.min_detectable is not None)
+    return all(row.negligible is not None for row in timed)
 
 
 def pool(tests: Iterable[SelfTest]) -> list[Pooled]:
@@ -58,6 +76,11 @@ def _pool(part: SelfTestCase, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled
     each = [[row for row in one.verdicts if part.injection or row.min_detectable is not None] for _, one in parts]
     rows, counting = [row for _, one in parts for row in one.verdicts], [row for some in each for row in some]
     memory = [row for _, one in parts for row in one.memory]
+    reached = [
+        {process for process, _ in one.visits.get(row.key, ())}
+        for (_, one), some in zip(parts, each, strict=True)
+        for row in some
+    ]
     hits = [sum(row.word == part.wanted for row in some) for some in each]
     return Pooled(
         injection=part.injection,
@@ -69,6 +92,7 @@ def _pool(part: SelfTestCase, parts: Sequence[tuple[SelfTest, Ended]]) -> Pooled
         tests=len(parts),
         wrong_tests=sum(map(bool, hits)),
         processes=max((one.processes for _, one in parts if one.processes is not None), default=None),
+        at_last_look=sum(len(processes) >= LOOKS[-1] for processes in reached),
         first=min(test.started_at for test, _ in parts),
         last=max(test.started_at for test, _ in parts),
         commits=tuple(dict.fromkeys(test.commit for test, _ in parts)),

@@ -104,4 +104,5 @@ def _verdict(number: int, one: Evidence, word: Word, reason: str) -> Verdict:
         else max(0.02 if number % 2 else 0.01, 3e-7 / base) + 0.001 * (1 + number % 7),
         same_code=True,
         reason=reason,
+        negligible=None if bytes_only else max(0.02 if number % 2 else 0.01, 3e-7 / base),
     )

@@ -120,7 +120,11 @@ def test_the_finder_of_changes_has_its_error_rates() -> None:
 
 def test_a_gate_of_identical_code_tells_of_peak_memory_too(tmp_path: Path) -> None:
     same = {"commit": self_tests.COMMIT, "subject": "The kernel"}
-    rows = verdict("SAME", change=0.0), memory("SAME", 2.0**20, 2.0**20), memory("SMALLER", 2.0**20, 2.0**19)
+    rows = (
+        verdict("SAME", change=0.0, negligible=0.01),
+        memory("SAME", 2.0**20, 2.0**20),
+        memory("SMALLER", 2.0**20, 2.0**19),
+    )
     kept = tmp_path / "nvidia-h200" / "gate" / "20260120T120000Z.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(to_json(report(*rows, base=same, head=same)))

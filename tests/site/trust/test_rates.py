@@ -75,6 +75,23 @@ def test_a_row_that_could_not_have_shown_anything_cannot_be_right_about_identica
     assert parts["5 % on the device"].rate == Rate(3, 4), "what was not measured was not found"
 
 
+def test_self_tests_of_older_rules_are_left_out() -> None:
+    old = self_tests.document(rows=4)
+    for row in old["parts"][0]["verdicts"]:
+        del row["negligible"]
+    kept = rates.of_present_rules([self_tests.read(old), made(rows=4)])
+    assert [len(test.parts) for test in kept] == [6, 7]
+    assert rates.of_present_rules([self_tests.read(old | {"parts": old["parts"][:1]})]) == []
+
+
+def test_rows_of_the_last_look_are_counted() -> None:
+    document = self_tests.document(rows=3)
+    key = document["parts"][0]["verdicts"][1]["key"]
+    document["parts"][0]["visits"][key] = [[process, 0.001] for process in range(12)]
+    identical = by_title(self_tests.read(document), made(rows=2))["identical code"]
+    assert (identical.rate, identical.at_last_look) == (Rate(0, 5), 1)
+
+
 def test_no_self_tests_have_no_rates() -> None:
     assert rates.pool([]) == []
 
