@@ -16,6 +16,9 @@ FOLDER = Path(__file__).parent
 # no formulas, no bare addresses that become links.
 READ = "gfm-raw_html-tex_math_dollars-tex_math_gfm-emoji-autolink_bare_uris-yaml_metadata_block-footnotes-alerts"
 HOW_TO_INSTALL = "pip install -e '.[report]'"
+NO_ICON = '<link rel="icon" href="data:,">'
+"""Without it a browser requests /favicon.ico, which the page does not carry."""
+
 TABLES_HEAD = (
     "% For \\input, with XeLaTeX or LuaLaTeX: \\usepackage{booktabs,longtable,array,calc} \\newcounter{none}\n"
 )
@@ -38,7 +41,7 @@ def html(text: str, folder: Path) -> str:
     """One page that needs no other file; `folder` is where the document's figures lie."""
     styles = [f"--css={path}" for path in (ROOMS / "templates/site.css", FOLDER / "document.css")]
     shaped = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", "--metadata=lang:en"]
-    options = [*shaped, f"--resource-path={folder}", *styles]
+    options = [*shaped, f"--resource-path={folder}", f"--variable=header-includes:{NO_ICON}", *styles]
     return _pandoc(text, "html5", options)
 
 

@@ -1,5 +1,7 @@
 """Text of rows stays text, in every form that the document takes."""
 
+import re
+
 import pytest
 
 from perf.writeup.convert import READ, html
@@ -57,6 +59,12 @@ def test_links_that_lead_nowhere_become_their_words():
 def test_only_tables_and_their_headings_are_left():
     text = "# t\n\nwords\n\n## a\n\nmore\n\n| x |\n| --- |\n| 1 |\n\n## b\n\nnone\n"
     assert tables_alone(text) == "## a\n\n| x |\n| --- |\n| 1 |\n"
+
+
+def test_a_page_names_its_icon_so_that_a_browser_requests_no_other(tmp_path):
+    assert re.search(
+        r'<link [^>]*href="data:,"[^>]*rel="icon"|<link [^>]*rel="icon"[^>]*href="data:,"', html("# T\n", tmp_path)
+    )
 
 
 def test_pandoc_reads_no_html():
