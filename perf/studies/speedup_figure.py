@@ -14,7 +14,7 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
 
     Hollow marks are lower bounds: the other arm counts by its GPU-busy time alone.
     """
-    from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
@@ -39,8 +39,8 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    fine, coarse = LogLocator(subs=(1, 1.5, 2, 3, 5, 7)), LogLocator(subs=(1, 2, 5))
-    axes.xaxis.set_major_locator(AutoLocator() if high <= 3 * low else fine if high <= 10 * low else coarse)
+    even, fine, coarse = MaxNLocator(6), LogLocator(subs=(1, 1.5, 2, 3, 5, 7)), LogLocator(subs=(1, 2, 5))
+    axes.xaxis.set_major_locator(even if high <= 3 * low else fine if high <= 10 * low else coarse)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:g}\u00d7")
     axes.set_yticks(range(len(labels)), labels, fontsize=8)

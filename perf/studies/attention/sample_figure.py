@@ -56,7 +56,7 @@ def draw(pairs: list[Row], path: Path, title: str) -> None:
     first.legend(fontsize=7)
     bar = figure.colorbar(marks, ax=panels, pad=0.01)
     bar.ax.yaxis.set_major_formatter("{x:g}")
-    bar.set_label("n", fontsize=8)
+    bar.set_label("seq_len", fontsize=8)
     figures.set_title(figure, title)
     figures.save(figure, path)
 

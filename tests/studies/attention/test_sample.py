@@ -1,5 +1,6 @@
 """The random sample: which problems a seed draws, and what is said of them and drawn."""
 
+import itertools
 import re
 from dataclasses import replace
 
@@ -99,6 +100,30 @@ def test_the_means_are_over_the_best_of_the_others_by_mode_and_d(rows):
 def test_a_picture_of_each_mode(rows, tmp_path):
     results.draw(rows, tmp_path, "here")
     assert {path.name for path in tmp_path.iterdir()} == {f"attention-random-{mode}.png" for mode in SAMPLE.modes}
+
+
+def test_the_colour_is_named_as_the_axis_is(rows, tmp_path, drawn):
+    results.draw(rows, tmp_path, "here")
+    assert all("seq_len" in {axes.get_ylabel() for axes in figure.axes} for figure in drawn)
+
+
+@pytest.mark.parametrize("seconds", [(1.1, 9.5), (2.4, 35.0), (1.01, 200.0), (1.0, 1.02)])
+def test_titles_and_ticks_of_a_figure_stay_apart_and_inside(tmp_path, drawn, seconds):
+    near, far = seconds
+    cells = [Cell("float32", 1, 16, 4096, d, "float32", True, "forward", "cuda_events", "cold") for d in (64, 128)]
+    rows = [row for cell in cells for row in of_a_cell(cell, sdpa_efficient=near, flex=far)]
+    results.draw(rows, tmp_path, "NVIDIA H100 80GB HBM3, driver 580.159.04, torch 2.11.0+cu130, triton 3.6.0")
+    (figure,) = drawn
+    (axes,) = figure.axes
+    title = figure._suptitle.get_window_extent()
+    assert title.x0 >= 0 and title.x1 <= figure.bbox.x1
+    ticks = [
+        one.label1.get_window_extent()
+        for one in axes.xaxis.get_major_ticks()
+        if axes.viewLim.x0 <= one.get_loc() <= axes.viewLim.x1
+    ]
+    assert len(ticks) > 1
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(ticks))
 
 
 def test_tables_keep_the_dtypes_of_the_sample_apart(rows):
