@@ -97,7 +97,10 @@ class MachineChanges:
         explained = sign * math.log1p(step.change) <= MAX_BEYOND_CONTROLS * most
         if explained and is_around_kernels(*arms, step.after - step.before):
             return "machine"
-        return "host" if step.alone and is_host_time(*arms, step.before, step.after) else ""
+        own = one.series.values[
+            step.index - 1 : step.index + 1
+        ]  # Of the arms' commits; a level is a median of several.
+        return "host" if step.alone and is_host_time(*arms, *own) else ""
 
     @property
     def by_range(self) -> list[list[Change]]:

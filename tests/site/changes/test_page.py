@@ -148,6 +148,8 @@ def test_time_of_the_host_around_unchanged_kernels_is_named_until_a_second_commi
     assert not open_of(once, outcomes=lambda at: launches)
     assert open_of(twice, outcomes=lambda at: launches), "confirmed"
     assert open_of(once, outcomes=lambda at: busy), "the kernels fill its time"
+    uneven = series([0.7] * 6 + [0.9, 0.7, 0.7, 0.7, 0.9, 4.0])
+    assert not open_of(uneven, outcomes=lambda at: launches), "they fill 0.4 of the 0.9 s of their own commit"
 
 
 def test_a_step_between_sessions_is_a_mark_and_no_change() -> None:
