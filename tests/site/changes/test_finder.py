@@ -184,7 +184,7 @@ def test_steps_are_found_as_the_readme_promises(drawn_rates) -> None:
     assert sum(cell.asvs.share for cell in drawn_rates.found) < 0.7 * sum(shares.values())
     young = found(0.1, 3, 1000, 100)
     assert young.ours.share >= 0.88
-    shares_in_words = re.findall(r"in (\d+) of 100 simulated histories; asv's own finder in (\d+)", DOCUMENTED)
+    shares_in_words = re.findall(r"\| 40, 3 \| (\d+) % \| (\d+) % \|", DOCUMENTED)
     assert shares_in_words == [(f"{100 * young.ours.share:.0f}", f"{100 * young.asvs.share:.0f}")]
 
 
