@@ -1,6 +1,6 @@
-"""asv publishers of the site's pages, a class each; importing this module installs our wrappers of asv.
+"""asv's publisher of the site; importing this module installs our wrappers of asv.
 
-asv.conf.json names it in `plugins`: asv alone imports it, and `asv publish` calls every `OutputPublisher` of it.
+asv.conf.json names it in `plugins`: asv alone imports it, and `asv publish` calls every `OutputPublisher` there is.
 """
 
 import functools
@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from asv.console import log
 from asv.publishing import OutputPublisher
 from asv.util import UserError
 from click import ClickException
@@ -41,16 +42,17 @@ graphs.install()
 LINKS = [(page.file, page.label) for page in pages.PAGES if not page.file.startswith(offline.HISTORY)]
 """Links that asv's own page, the history, lacks."""
 
+Rendered = dict[str, str]
+"""HTML by the page's name."""
 
-class Pages:
-    """The base of our publishers; not an `OutputPublisher` itself, because asv calls each of those."""
 
-    name: str
-    collect: Callable[[Site, str], Any]
-    """Collect a machine's measurements from asv's published graphs."""
+class SitePages(OutputPublisher):
+    """All pages but the history, which is asv's own."""
 
-    render: Callable[[str, list[Any], str], str]
-    """Render the page from the project's name, each machine's collection and conf's show_commit_url."""
+    name = "site"
+    button_label = "Overview"
+    description = "Measured cases and commits, and the newest verdicts"
+    order = 9  # after asv's own
 
     @classmethod
     def publish(cls, conf: Any, repo: Any, benchmarks: Any, graphs: Any, revisions: dict[str, int]) -> None:
@@ -71,109 +73,81 @@ class Pages:
         html_dir = Path(conf.html_dir)
         try:
             offline.adopt(html_dir, LINKS, benchmarks)
-            for name, page in cls.rendered(conf, site).items():
-                offline.replace_text(html_dir / pages.file(name), page)
+            for title, write in WRITERS.items():
+                with log.indent():
+                    log.info(title)
+                for name, page in write(site, conf).items():
+                    offline.replace_text(html_dir / pages.file(name), page)
         except offline.UnknownPage as error:
             raise UserError(str(error)) from None
 
-    @classmethod
-    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Return the HTML of each page by its name; by default of one page."""
-        machines = [cls.collect(site, machine) for machine in site.machines]
-        return {cls.name: cls.render(conf.project, machines, conf.show_commit_url)}
 
-
-class OverviewSite(Pages, OutputPublisher):
-    """index.html and changes.html: each machine's classes, verdicts and changes."""
-
-    name = "overview"
-    button_label = "Overview"
-    description = "Measured cases and commits, and the newest verdicts"
-    order = 9
-
-    @classmethod
-    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Render both pages from one search for changes, which takes the longest."""
-        about = {name: (cls.__doc__ or "").partition("\n")[0].replace("`", "") for name, cls, _ in asv_classes() if cls}
-        machines = []
-        for name in site.machines:
-            measured = [
-                overview_page.Measured(
-                    row,
-                    about.get(row.benchmark, ""),
-                    site.describe(site.hashes[max(row.revisions)]),
-                    site.describe(site.hashes[min(row.newest)]),
-                )
-                for row in overview_rows.classes_of(site.graphs, site.benchmarks, name)
-            ]
-            reports, skipped = gates.read(site.directory, name)
-            skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
-            skipped += left_out.unreadable(site.directory, name)
-            comparable = frozenset(compare_rows.commits_of(site, name)[: compare_rows.MOST])
-            changed = change_page.collect(site, name, reports, _negligible(), _accepted(), comparable)
-            hardware = site.hardware(name)
-            picture = speedups.picture(attention.collect(site, name).measured)
-            failing = site.failing(name)
-            machines.append(
-                overview_page.MachineOverview(
-                    name, hardware, measured, reports, skipped, changed, site.newer, picture, failing
-                )
+def _overview_and_changes(site: Site, conf: Any) -> Rendered:
+    """Render both pages from one search for changes, which takes the longest."""
+    about = {name: (cls.__doc__ or "").partition("\n")[0].replace("`", "") for name, cls, _ in asv_classes() if cls}
+    machines = []
+    for name in site.machines:
+        measured = [
+            overview_page.Measured(
+                row,
+                about.get(row.benchmark, ""),
+                site.describe(site.hashes[max(row.revisions)]),
+                site.describe(site.hashes[min(row.newest)]),
             )
-        changes = [machine.changed for machine in machines]
-        return {
-            "overview": overview_page.render(conf.project, machines, conf.show_commit_url),
-            "changes": change_page.render(conf.project, changes, conf.show_commit_url),
-        }
-
-
-class CompareSite(Pages, OutputPublisher):
-    """compare.html, and a file for each commit that it compares."""
-
-    name = "compare"
-    button_label = "Compare"
-    description = "Any two measured commits, row by row"
-    order = 9.5
-
-    @classmethod
-    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Write the commits' files and return the page."""
-        machines = [compare_page.collect(site, name, Path(conf.html_dir)) for name in site.machines]
-        return {cls.name: compare_page.render(conf.project, machines, conf.show_commit_url)}
-
-
-def _publisher(page: pages.Page, order: float) -> type[OutputPublisher]:
-    """Make the publisher of a page from its module's `collect` and `render`."""
-    module = importlib.import_module(f"perf.site.{page.name}.page")
-    attributes = {
-        "name": page.name,
-        "button_label": page.label,
-        "description": page.description,
-        "order": order,
-        "collect": staticmethod(module.collect),
-        "render": staticmethod(module.render),
+            for row in overview_rows.classes_of(site.graphs, site.benchmarks, name)
+        ]
+        reports, skipped = gates.read(site.directory, name)
+        skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
+        skipped += left_out.unreadable(site.directory, name)
+        comparable = frozenset(compare_rows.commits_of(site, name)[: compare_rows.MOST])
+        changed = change_page.collect(site, name, reports, _negligible(), _accepted(), comparable)
+        hardware = site.hardware(name)
+        picture = speedups.picture(attention.collect(site, name).measured)
+        failing = site.failing(name)
+        machines.append(
+            overview_page.MachineOverview(
+                name, hardware, measured, reports, skipped, changed, site.newer, picture, failing
+            )
+        )
+    changes = [machine.changed for machine in machines]
+    return {
+        "overview": overview_page.render(conf.project, machines, conf.show_commit_url),
+        "changes": change_page.render(conf.project, changes, conf.show_commit_url),
     }
-    return type(f"{page.name.title()}Site", (Pages, OutputPublisher), attributes)
 
 
-PUBLISHERS = [_publisher(page, 10 + place / 10) for place, page in enumerate(pages.PAGES) if page.description]
-"""asv calls every subclass of `OutputPublisher` that is alive."""
+def _compare(site: Site, conf: Any) -> Rendered:
+    """Write a file for each commit that can be compared, and render the page."""
+    machines = [compare_page.collect(site, name, Path(conf.html_dir)) for name in site.machines]
+    return {"compare": compare_page.render(conf.project, machines, conf.show_commit_url)}
 
 
-class TrustSite(Pages, OutputPublisher):
-    """trust.html: the gate's self-tests on file, machine by machine."""
+def _trust(site: Site, conf: Any) -> Rendered:
+    """Render the self-tests and the simulated error rates of the step detection."""
+    machines = [_self_tests(site.directory, name) for name in site.machines]
+    accepted, finder = _accepted(), change_rates.kept()
+    page = trust_page.render(conf.project, machines, _negligible(), finder, conf.show_commit_url, accepted)
+    return {"trust": page}
 
-    name = "trust"
-    button_label = "Trust"
-    description = "Error rates of the gate's verdicts: false alarms, detected slow-downs"
-    order = 12
 
-    @classmethod
-    def rendered(cls, conf: Any, site: Site) -> dict[str, str]:
-        """Render the self-tests and the simulated error rates of the step detection."""
-        machines = [_self_tests(site.directory, name) for name in site.machines]
-        accepted, finder = _accepted(), change_rates.kept()
-        page = trust_page.render(conf.project, machines, _negligible(), finder, conf.show_commit_url, accepted)
-        return {cls.name: page}
+def _newest(name: str) -> Callable[[Site, Any], Rendered]:
+    """Return the writer of a page about the newest measurements, from its module's `collect` and `render`."""
+    module = importlib.import_module(f"perf.site.{name}.page")
+
+    def write(site: Site, conf: Any) -> Rendered:
+        machines = [module.collect(site, machine) for machine in site.machines]
+        return {name: module.render(conf.project, machines, conf.show_commit_url)}
+
+    return write
+
+
+WRITERS: dict[str, Callable[[Site, Any], Rendered]] = {
+    "overview, changes": _overview_and_changes,
+    "compare": _compare,
+    **{name: _newest(name) for name in ("attention", "step", "roofline", "distributed")},
+    "trust": _trust,
+}
+"""Renders pages from what asv publishes and from its configuration."""
 
 
 def _self_tests(directory: Path, machine: str) -> trust_page.MachineSelfTests:

@@ -21,13 +21,6 @@ class Page:
 
     file: str
     label: str
-    description: str = ""
-    """For asv's list of pages. "" if the page has no publisher, or one written out in `perf.asv_plugins.site`."""
-
-    @property
-    def name(self) -> str:
-        """The page's folder here, whose `page` module has `collect` and `render`."""
-        return self.file.removesuffix(".html")
 
 
 PAGES = (
@@ -35,10 +28,10 @@ PAGES = (
     Page("changes.html", "Changes"),
     Page("compare.html", "Compare"),
     Page("history.html", "History"),
-    Page("attention.html", "Attention", "Attention at the newest commit: times, ceilings and peers"),
-    Page("step.html", "Training step", "Time and memory of a training step by phase, and the time of each variant"),
-    Page("roofline.html", "Roofline", "Share of the measured ceiling of each case, and its history"),
-    Page("distributed.html", "Distributed", "Exposed communication, bucket sizes and sharded optimizer states"),
+    Page("attention.html", "Attention"),
+    Page("step.html", "Training step"),
+    Page("roofline.html", "Roofline"),
+    Page("distributed.html", "Distributed"),
     Page("trust.html", "Trust"),
     Page("history.html#/regressions", "asv's regressions"),
 )

@@ -22,8 +22,7 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(publish
     html, hashes = published
     pages = {path.stem: path.read_text(encoding="utf-8") for path in html.glob("*.html")}
     texts = {name: text_of(page) for name, page in pages.items()}
-    listed = {page[0] for page in json.loads((html / "index.json").read_text())["pages"]}
-    assert listed >= {"attention", "step", "roofline", "distributed", "trust"}
+    assert pages.keys() >= {"index", "changes", "compare", "attention", "step", "roofline", "distributed", "trust"}
     assert hashes[-2][:8] in texts["attention"] and SUBJECTS[-2] in texts["attention"]
     assert hashes[-3][:8] not in texts["attention"]
     saved = pages["attention"].partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
@@ -111,15 +110,15 @@ def conf(tmp_path: Path) -> SimpleNamespace:
 def test_an_index_that_we_do_not_know_is_one_clear_line(tmp_path: Path, conf: SimpleNamespace) -> None:
     from asv.util import UserError
 
-    from perf.asv_plugins.site import CompareSite, TrustSite
+    from perf.asv_plugins.site import SitePages
 
     index = tmp_path / "index.html"
     index.write_text('</head><li id="nav-li-graphdisplay"><script src="https://cdn.example/x.js">')
     with pytest.raises(UserError, match=r"cdn\.example/x\.js.*manifest\.json does not know"):
-        CompareSite.publish(conf, None, {}, [], {})
+        SitePages.publish(conf, None, {}, [], {})
     index.write_text("<html></html>")
     with pytest.raises(UserError, match=r"index\.html .*</head>"):
-        TrustSite.publish(conf, None, {}, [], {})
+        SitePages.publish(conf, None, {}, [], {})
 
 
 def test_a_shallow_clone_is_no_empty_history(tmp_path: Path) -> None:

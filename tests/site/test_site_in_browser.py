@@ -9,7 +9,9 @@ from perf.site.pages import PAGES
 from tests.site import browser
 from tests.site.publishing import SUBJECTS
 
-OURS = [page.name for page in PAGES if page.file.endswith(".html") and page.name != "history"]
+OURS = [
+    page.file.removesuffix(".html") for page in PAGES if page.file.endswith(".html") and page.file != "history.html"
+]
 HISTORY = "attention.FlashAttention.track_time"
 
 pytestmark = [pytest.mark.browser, browser.needs_browser]

@@ -143,8 +143,8 @@ def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change
         found, drift = _found(one, negligible)
         changes += (Change(one, step, _back(one, step)) for step in found)
         drifting += [Drifting(one, drift)] if drift else []
-    changes.sort(key=lambda one: (-one.revision, -abs(math.log1p(one.step.change))))
-    return changes, sorted(drifting, key=lambda one: -abs(math.log1p(one.drift.rate)))
+    changes.sort(key=lambda one: (-one.revision, -abs(math.log1p(one.step.change)), one.series.name))
+    return changes, sorted(drifting, key=lambda one: (-abs(math.log1p(one.drift.rate)), one.series.name))
 
 
 def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
