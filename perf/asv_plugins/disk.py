@@ -154,7 +154,7 @@ def _saving(add: Any) -> Any:
 
 def install() -> None:
     """Wrap asv's writers and commands, once a process."""
-    if not hasattr(Run.run, "__wrapped__"):
+    if not hasattr(Publish.run, "__wrapped__"):  # checked wraps Run.run too
         util.write_json = _write_json
         Results.load_data = _noting_the_folder(_setting_damaged_aside(Results.load_data))
         Results.add_result = _saving(Results.add_result)
