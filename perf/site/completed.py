@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from perf.harness.records import CaseResult
-from perf.site import newest
+from perf.site import asv_graphs, newest
 from perf.site.estimate import MIN_VISITS
 
 
@@ -46,7 +46,7 @@ def complete(results: Any, benchmarks: Mapping[str, Any], directory: Path, harne
         taken = {
             index: value
             for index, (cell, value_of_asv) in enumerate(zip(cells, stored, strict=True))
-            if (case := whole.get((name, *cell))) and not newest.is_number(value_of_asv)
+            if (case := whole.get((name, *cell))) and not asv_graphs.is_number(value_of_asv)
             if (value := _value(case, track)) is not None
         }
         if taken:

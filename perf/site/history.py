@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf import units
-from perf.site import pages
+from perf.site import asv_graphs, pages
 
 MIN_POINTS = 2
 WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own viewBox
@@ -26,13 +26,10 @@ def series_of(graphs: Iterable[tuple[str, Any]], benchmark: dict[str, Any], mach
     """
     cells = pages.asv_cells(benchmark)
     found = []
-    for _, graph in graphs:
-        if graph.benchmark_name != benchmark["name"] or graph.params.get("machine") != machine:
-            continue
-        # Points of asv's are (revision, value, weight), of one value or one per cell.
-        points = [point[1] if isinstance(point[1], list) else [point[1]] for point in graph.get_data()]
+    for graph in asv_graphs.of(graphs, machine, benchmark["name"]):
+        points = [values for _, values, _ in asv_graphs.points(graph)]
         for index, params in enumerate(cells):
-            measured = tuple(values[index] for values in points if values[index] is not None)
+            measured = tuple(values[index] for values in points if asv_graphs.is_number(values[index]))
             if params.get("impl") == impl and len(measured) >= MIN_POINTS:
                 found.append(Series(params, measured))
     return found

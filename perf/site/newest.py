@@ -2,7 +2,7 @@
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from perf.harness import records
 from perf.harness.records import CaseResult
 from perf.harness.status import NOT_APPLICABLE
 from perf.machines import num_gpus, of_one_gpu
-from perf.site import pages, recorded
+from perf.site import asv_graphs, pages, recorded
 
 
 @functools.lru_cache(maxsize=64)  # Pages need the same few commits.
@@ -76,14 +76,14 @@ class Site:
 
     def hardware(self, machine: str) -> str:
         """Name the GPU, or the CPU, of asv's machine file."""
-        for _, graph in _of(self.graphs, machine):
+        for graph in asv_graphs.of(self.graphs, machine):
             number, gpu = graph.params.get("num_gpu", ""), graph.params.get("gpu", "")
             return f"{number} \u00d7 {gpu}" if gpu and number not in ("", "1") else gpu or graph.params.get("cpu", "")
         return ""
 
     def series(self, machine: str) -> frozenset[str]:
         """Return names of asv's benchmarks with a graph of this machine."""
-        return frozenset(graph.benchmark_name for _, graph in _of(self.graphs, machine))
+        return frozenset(graph.benchmark_name for graph in asv_graphs.of(self.graphs, machine))
 
     def commits(self, machine: str) -> list[str]:
         """Return commits with the newest result of any case, newest first.
@@ -93,7 +93,7 @@ class Site:
         on_file = {
             self.revisions[one]: one for one in records.commits(self.directory, machine) if one in self.published
         }
-        known = {revision for _, graph in _of(self.graphs, machine) for revision in graph.data_points}
+        known = {revision for graph in asv_graphs.of(self.graphs, machine) for revision in graph.data_points}
         wanted = revisions(self.graphs, machine, on_file) | (on_file.keys() - known) | set(sorted(on_file)[-1:])
         return [on_file[one] for one in sorted(wanted, reverse=True)]
 
@@ -101,9 +101,9 @@ class Site:
         """Return asv's numbers of the commits with a value of any case."""
         return {
             revision
-            for _, graph in _of(self.graphs, machine)
+            for graph in asv_graphs.of(self.graphs, machine)
             for revision, points in graph.data_points.items()
-            if any(is_number(one) for values in points for one in values)
+            if any(asv_graphs.is_number(one) for values in points for one in values)
         }
 
     def cells(self, machine: str) -> dict[str, list[NewestCell]]:
@@ -140,27 +140,21 @@ def revisions(graphs: Iterable[tuple[str, Any]], machine: str, on_file: Containe
     A graph is one method of a class in one environment; its points list a value or None for each case.
     """
     found = set[int]()
-    for _, graph in _of(graphs, machine):
+    for graph in asv_graphs.of(graphs, machine):
         tried = sorted((revision for revision in graph.data_points if revision in on_file), reverse=True)
         found.update(tried[:1])
         seen = set[int]()
         for revision in tried:
             measured = {
-                index for values in graph.data_points[revision] for index, one in enumerate(values) if is_number(one)
+                index
+                for values in graph.data_points[revision]
+                for index, one in enumerate(values)
+                if asv_graphs.is_number(one)
             }
             if not measured <= seen:
                 found.add(revision)
                 seen |= measured
     return found
-
-
-def _of(graphs: Iterable[tuple[str, Any]], machine: str) -> Iterator[tuple[str, Any]]:
-    return ((name, graph) for name, graph in graphs if graph.params.get("machine") == machine)
-
-
-def is_number(value: float | None) -> bool:
-    """Whether asv stored a value; it stores None or NaN otherwise."""
-    return value is not None and value == value
 
 
 def cells_of(results: Iterable[tuple[str, Iterable[CaseResult]]]) -> dict[str, list[NewestCell]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from perf.gate.verdicts import Quantity, Verdict, Word
 from perf.selection import Negligible, runs_project_code
-from perf.site import pages
+from perf.site import asv_graphs, pages
 from perf.site.changes.finder import Drift, Step, exact_steps, find
 
 ALLOCATED = {"1", "2"}
@@ -109,18 +109,18 @@ def series_of(
     A history spans all versions of the harness, so that a harness that moves times shows as a step. `harness_of` maps
     a revision's cases to the version, `sitting_of` to the session; None if unknown.
     """
-    for _, graph in graphs:
+    for graph in asv_graphs.of(graphs, machine):
         known = benchmarks.get(graph.benchmark_name)
-        if not known or graph.params.get("machine") != machine or known["unit"] not in ("seconds", "bytes"):
+        if not known or known["unit"] not in ("seconds", "bytes"):
             continue
         quantity: Quantity = "time" if known["unit"] == "seconds" else "peak_memory"
-        points = [(revision, *map(_listed, both)) for revision, *both in graph.get_data()]
+        points = list(asv_graphs.points(graph))
         for index, params in enumerate(pages.asv_cells(known)):
             case = graph.benchmark_name.rpartition(".")[0], tuple(params.values())
             taken = [
                 (revision, values[index], weights[index])
                 for revision, values, weights in points
-                if values[index] is not None and 0 < values[index] < math.inf
+                if asv_graphs.is_number(values[index]) and 0 < values[index] < math.inf
             ]
             if len(taken) < 2:
                 continue
@@ -182,10 +182,6 @@ def _back(series: Series, step: Step) -> int | None:
         elif found is None:
             found = revision
     return found if series.quantity == "peak_memory" or found != series.revisions[-1] else None
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _sample_noise(values: Sequence[float], weights: Sequence[float | None]) -> float:

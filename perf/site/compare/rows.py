@@ -10,7 +10,7 @@ from typing import Any
 from perf.harness import records
 from perf.harness.records import CaseResult, Session
 from perf.selection import runs_project_code
-from perf.site import conditions, offline, recorded
+from perf.site import asv_graphs, conditions, offline, recorded
 from perf.site.changes.rows import ALLOCATED
 from perf.site.estimate import estimate
 from perf.site.newest import Site
@@ -101,11 +101,10 @@ def read(
 def _classes_by_commit(site: Site, machine: str, commits: Collection[str]) -> dict[str, set[str]]:
     """Return the classes with a value or failure in asv's results, by commit."""
     found: dict[str, set[str]] = {one: set() for one in commits}
-    for _, graph in site.graphs:
-        if graph.params.get("machine") == machine:
-            for commit in commits:
-                if site.revisions[commit] in graph.data_points:
-                    found[commit].add(graph.benchmark_name.rpartition(".")[0])
+    for graph in asv_graphs.of(site.graphs, machine):
+        for commit in commits:
+            if site.revisions[commit] in graph.data_points:
+                found[commit].add(graph.benchmark_name.rpartition(".")[0])
     return found
 
 

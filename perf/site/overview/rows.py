@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perf.site import pages
+from perf.site import asv_graphs, pages
 
 METHOD = "track_time"
 """Stands for its class, where a class has it."""
@@ -38,8 +38,8 @@ class Class:
 def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
     """Return measured classes by name, those of a CPU (smoke) last. Graphs of all environments count."""
     of_class: dict[str, dict[str, list[Any]]] = {}
-    for _, graph in graphs:
-        if graph.params.get("machine") == machine and graph.benchmark_name in benchmarks:
+    for graph in asv_graphs.of(graphs, machine):
+        if graph.benchmark_name in benchmarks:
             benchmark, _, method = graph.benchmark_name.rpartition(".")
             of_class.setdefault(benchmark, {}).setdefault(method, []).append(graph)
     found = []
@@ -59,9 +59,8 @@ def _measured(graphs: Iterable[Any]) -> tuple[Counter[int], dict[int, int], set[
     """Return the number of commits with a number and the newest one, by index of the case; and all such commits."""
     cells, newest, revisions = Counter[int](), dict[int, int](), set[int]()
     for graph in graphs:
-        for revision, value, *_ in graph.get_data():
-            values = value if isinstance(value, list) else [value]
-            if measured := {index for index, one in enumerate(values) if one is not None}:
+        for revision, values, _ in asv_graphs.points(graph):
+            if measured := {index for index, one in enumerate(values) if asv_graphs.is_number(one)}:
                 cells.update(measured)
                 newest |= {index: max(revision, newest.get(index, revision)) for index in measured}
                 revisions.add(revision)

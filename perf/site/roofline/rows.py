@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from perf.harness.records import CaseResult
 from perf.selection import is_control, runs_project_code
-from perf.site import pages
+from perf.site import asv_graphs, pages
 from perf.site.attention.catalogue import SECTIONS
 from perf.site.ceiling import Least, intensity, least, rate
 from perf.site.estimate import Estimate, estimate
-from perf.site.newest import NewestCell, is_number
+from perf.site.newest import NewestCell
 
 MOST_POINTS = 30
 """Commits of a history; asv's own graph has them all."""
@@ -147,14 +147,12 @@ def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, 
     cells = {cell: index for index, cell in enumerate(every) if cell in bounds}
     known = {index: bounds[cell] for cell, index in cells.items()}
     measured: list[tuple[int, Mapping[str, str], dict[int, float]]] = []
-    for _, graph in graphs:
-        if graph.benchmark_name == benchmark["name"] and graph.params.get("machine") == machine:
-            versions = {name: graph.params[name] for name in VERSIONS if graph.params.get(name)}
-            for revision, value, *_ in graph.get_data():
-                values = value if isinstance(value, list) else [value]
-                found = {index: values[index] for index in known if is_number(values[index])}
-                if found:
-                    measured.append((revision, versions, found))
+    for graph in asv_graphs.of(graphs, machine, benchmark["name"]):
+        versions = {name: graph.params[name] for name in VERSIONS if graph.params.get(name)}
+        for revision, values, _ in asv_graphs.points(graph):
+            found = {index: values[index] for index in known if asv_graphs.is_number(values[index])}
+            if found:
+                measured.append((revision, versions, found))
     counts = {index: sum(index in found for _, _, found in measured) for index in known}
     often = [index for index, count in counts.items() if count == max(counts.values())]
     points = [
