@@ -226,6 +226,35 @@ def splits_communicators() -> bool:
     return getattr(whole_group(None), "bound_device_id", None) is not None
 
 
+def new_group_named(name: str, ranks: list[int], timeout: datetime.timedelta | None, backend: str) -> dist.ProcessGroup:
+    """Create a process group of a new name and of these ranks, in their order; they alone call this.
+
+    The fallback is `dist.new_group`, by whose names ranks find each other only if they are in equally many groups.
+    """
+
+    def create() -> dist.ProcessGroup:
+        c10d: Any = dist.distributed_c10d
+        default, config = c10d.group.WORLD, dist.Backend(backend)
+        _, store = c10d._world.pg_map[default]
+        group, _ = c10d._new_process_group_helper(
+            len(ranks),
+            ranks.index(dist.get_rank()),
+            ranks,
+            config,
+            store,
+            name,
+            timeout=c10d._get_default_timeout(config) if timeout is None else timeout,
+            device_id=default.bound_device_id,
+        )
+        c10d._world.pg_group_ranks[group] = {rank: number for number, rank in enumerate(ranks)}
+        return group
+
+    def fallback() -> dist.ProcessGroup:
+        return dist.new_group(ranks, timeout, backend, use_local_synchronization=True)
+
+    return _attempt("torch.distributed._new_process_group_helper", create, fallback)
+
+
 def hide_from_other_threads(processes: Iterable[BaseProcess]) -> None:
     """Take processes out of `multiprocessing.active_children`, through which other threads read their exit codes.
 

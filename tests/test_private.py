@@ -12,6 +12,7 @@ from torch import nn
 
 from cs336_systems import private
 from cs336_systems.distributed.collectives import run_together
+from cs336_systems.distributed.process_group import from_all_ranks, new_group_like
 from cs336_systems.distributed.process_group import spawn as spawn_plainly
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from tests.distributed.everything import check_everything, train_everything
@@ -112,6 +113,26 @@ def test_many_tensors_are_gathered_and_reduced_in_one_call_or_one_by_one(how):
         assert gathered == [[1, 1, 2, 2], [1, 2]]
         assert reduced == [[[0, 3, 6, 9], [12, 15, 18, 21]][rank], [2]]
         assert calls == (4 if how else 2)
+
+
+def create_a_group(rank, how):
+    """Return the ranks of another group like one of some, of which the ranks are in equally many."""
+    group = dist.new_group([1, 2])
+    if not rank:
+        return []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings() if how is None else pytest.warns(match="_new_process_group"))
+        warnings.simplefilter("always" if how else "error")
+        if how:
+            stack.enter_context(missing(dist, "distributed_c10d", how))
+        other = new_group_like(group, torch.device("cpu"), "gloo")
+    assert other is not group
+    return from_all_ranks(rank, other)
+
+
+@pytest.mark.parametrize("how", [None, "gone", "changed"])
+def test_some_ranks_have_another_group_by_themselves(how):
+    assert spawn_processes(create_a_group, 3, how) == [[], [1, 2], [1, 2]]
 
 
 def train_without(rank, world_size, how):

@@ -5,6 +5,7 @@ import datetime
 import os
 import tempfile
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -87,13 +88,15 @@ def new_group_like(
     Collectives of gloo wait for no GPU, those of another NCCL group have a stream of their own. Returns `group` itself
     where torch would split all ranks' communicator for some of them: the others would have to take part.
     """
-    ranks = None if group is None else dist.get_process_group_ranks(group)
-    if backend is None and group is not None:
+    timeout = private.timeout_of(group, device)
+    if group is None or group is dist.group.WORLD:
+        return dist.new_group(None, timeout, backend)
+    if backend is None:
         if private.splits_communicators() and dist.get_world_size(group) < dist.get_world_size():
             return group
         backend = dist.get_backend_config(group)
-    timeout = private.timeout_of(group, device)
-    return dist.new_group(ranks, timeout, backend, use_local_synchronization=group is not None)
+    name = from_all_ranks(uuid.uuid4().hex, group)[0]  # whatever other groups each of its ranks is in
+    return private.new_group_named(name, dist.get_process_group_ranks(group), timeout, backend)
 
 
 @contextlib.contextmanager

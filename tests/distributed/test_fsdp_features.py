@@ -1,6 +1,7 @@
 """What may meet in a sharded model: other dtypes, compiled and checkpointed blocks, accumulation, groups, states."""
 
 from functools import partial
+from inspect import signature
 from unittest.mock import patch
 
 import pytest
@@ -616,6 +617,26 @@ def train_in_pairs(rank):
 
 def test_sub_groups_share_models_of_their_own():
     assert max(spawn(train_in_pairs, 4)) < 1e-6
+
+
+def train_in_groups_of_some(rank):
+    """Return the errors of models in groups of which the ranks are in unequal numbers, then in the group of all."""
+    dist.new_group([0, 1])
+    in_this_order = {"sort_ranks": False} if "sort_ranks" in signature(dist.new_group).parameters else {}  # torch 2.13
+    groups = [dist.new_group(ranks, **in_this_order) for ranks in ([0, 1], [2, 1])]
+    errors = []
+    for group in [*groups, dist.group.WORLD]:
+        if (number := dist.get_rank(group)) >= 0:
+            net = FullyShardedDataParallel(seeded(Toy), process_group=group)
+            train(net, number, dist.get_world_size(group))
+            whole, alone = net.state_dict(), train(seeded(Toy))
+            errors.append(max(float((whole[name] - alone[name]).abs().max()) for name in alone))
+    return errors
+
+
+def test_ranks_of_unequal_numbers_of_groups_share_models():
+    errors = spawn(train_in_groups_of_some, 3)
+    assert [len(each) for each in errors] == [2, 3, 2] and max(map(max, errors)) < 1e-6
 
 
 def train_with_plain_collectives(rank, world_size):

@@ -316,6 +316,7 @@ def test_strides_of_any_order_are_broadcast_and_gaps_refused():
 
 
 def train_in_pairs(rank):
+    others = [dist.new_group([0, 1]), dist.new_group([0, 3])]  # of which the ranks of a pair are in unequal numbers
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     with pytest.raises(ValueError, match="a process_group without this rank was given"):
         ShardedOptimizer(network().parameters(), torch.optim.SGD, lr=0.1, process_group=pairs[1 - rank % 2])
@@ -326,6 +327,11 @@ def train_in_pairs(rank):
     if dist.get_rank(group) == 1:
         assert beside.sharded.state_dict()["param_groups"] == beside.plain.state_dict()["param_groups"]
         assert len(beside.sharded.state_dict()["state"]) == 6
+    for other in others:
+        if dist.get_rank(other) >= 0:
+            dist.destroy_process_group(other)
+    Beside(process_group=group).train(range(1))
+    Beside(process_group=dist.group.WORLD).train(range(1))
     return sorted(parameter.numel() for parameter in beside.sharded.state)
 
 
