@@ -6,15 +6,15 @@ which moves 12 bytes less per weight and step. Matmuls see the same bfloat16 ope
 """
 
 import itertools
-import sys
+import math
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cs336_systems import private
-from cs336_systems.checks import is_number
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
 
 
@@ -32,9 +32,9 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         betas, eps, weight_decay: see `AdamWRule`.
 
     Raises:
-        ValueError: a parameter of another dtype or that is not contiguous; a hyperparameter outside of its range; a
-            sparse gradient; in `load_state_dict`, options of torch's AdamW that are not here, or state that does not
-            fit its parameter.
+        ValueError: a parameter of another dtype or that is not contiguous; a hyperparameter outside of its range, or
+            changed to one that is no finite number; a sparse gradient; in `load_state_dict`, options of torch's AdamW
+            that are not here, or state that does not fit its parameter.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient; return the closure's result."""
         for group in self.param_groups:
-            _check_options(group)  # a scheduler may have changed them
+            _check_options(group)  # others may have changed them
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -87,7 +87,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         for group, parameters in zip(self.param_groups, updated, strict=True):
             states = [self._state_of(parameter) for parameter in parameters]
             private.add_to_each([state["step"] for state in states], 1)
-            rule = AdamWRule(*(group[name] for name in AdamWRule._fields))
+            rule = AdamWRule(*_numbers_of(group))
             for parameter, state in zip(parameters, states, strict=True):
                 update = _update_triton if parameter.is_cuda else adamw_update
                 update(parameter, parameter.grad, state, rule)
@@ -155,6 +155,9 @@ def _check(group: dict[str, Any]) -> None:
             raise ValueError(f"a parameter of {parameter.dtype} was given; allowed: float32, bfloat16")
         _require_contiguous(parameter)
     _check_options(group)
+    for name in ("lr", "eps", "weight_decay"):
+        if group[name] < 0:
+            raise ValueError(f"{name}={group[name]!r} was given; allowed: a finite number of at least 0")
 
 
 def _require_contiguous(parameter: Tensor) -> None:
@@ -170,13 +173,27 @@ def _check_options(group: dict[str, Any]) -> None:
     for name, allowed in (("maximize", False), ("amsgrad", False), ("decoupled_weight_decay", True)):
         if bool(group.get(name, allowed)) != allowed:
             raise ValueError(f"{name}={group[name]!r} was given; allowed: {allowed}")
-    for name in ("lr", "eps", "weight_decay"):  # a tensor would be the kernel's pointer
-        if not is_number(group[name]) or not 0 <= group[name] <= sys.float_info.max:
+    for name in ("lr", "eps", "weight_decay"):  # a scheduler's last lr may be a hair below 0
+        if not _is_finite(group[name]):
             raise ValueError(f"{name}={group[name]!r} was given; allowed: a finite number of at least 0")
     betas = group["betas"]
     are_two = isinstance(betas, tuple | list) and len(betas) == 2
-    if not are_two or not all(is_number(beta) and 0 <= beta < 1 for beta in betas):
+    if not are_two or not all(_is_finite(beta) and 0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas={betas!r} was given; allowed: two numbers from 0 to below 1")
+
+
+def _is_finite(value: object) -> bool:
+    """Whether `value` is a finite number, of numpy or of Python; a tensor would be the kernel's pointer."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False
+
+
+def _numbers_of(group: dict[str, Any]) -> tuple[float, tuple[float, float], float, float]:
+    """Return a group's hyperparameters, in the order of `AdamWRule`, in Python's float, which the kernel takes."""
+    beta1, beta2 = group["betas"]
+    return float(group["lr"]), (float(beta1), float(beta2)), float(group["eps"]), float(group["weight_decay"])
 
 
 def _check_state(number: int, parameter: Tensor, state: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -268,6 +269,34 @@ def test_a_learning_rate_set_later_is_checked_too(wrong):
     with pytest.raises(ValueError, match=r"^lr=.*; allowed: a finite number"):
         optimizer.step()
     assert torch.equal(weight, before) and not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("lr", -0.1), ("lr", np.float32(0.1)), ("lr", np.int64(0)), ("eps", -1e-9), ("weight_decay", -0.1)],
+    ids=repr,
+)
+def test_a_hyperparameter_set_later_is_any_finite_number_as_in_torch_s_own_adamw(name, value):
+    """A scheduler that ends at 0 may end at -2e-20."""
+    results = []
+    for optimizer_cls in (torch.optim.AdamW, MasterWeightAdamW):
+        weight, gradients = tensors(33, torch.float32)
+        optimizer = optimizer_cls([weight])
+        optimizer.param_groups[0][name] = value
+        for gradient in gradients:
+            weight.grad = gradient
+            optimizer.load_state_dict(optimizer.state_dict())
+            optimizer.step()
+        results.append(weight)
+    torch.testing.assert_close(*results)
+
+
+def test_betas_set_later_may_be_numpy_s():
+    weight, (gradient, *_) = tensors(33, torch.float32)
+    optimizer = MasterWeightAdamW([weight])
+    weight.grad, optimizer.param_groups[0]["betas"] = gradient, (np.float32(0.5), np.float32(0.5))
+    optimizer.step()
+    torch.testing.assert_close(optimizer.state[weight]["exp_avg"], gradient / 2)
 
 
 def test_state_of_torch_s_own_adamw_is_widened():
