@@ -24,6 +24,7 @@ from cs336_systems.distributed.process_group import (
 )
 from cs336_systems.distributed.replicas import verify_same_arguments, verify_same_tensors
 from cs336_systems.distributed.shards import is_sharded
+from cs336_systems.optimizer.loading import load_between_hooks
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -208,19 +209,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the whole state on every rank; each keeps its share."""
-        whole: dict[str, Any] = {}
-
-        def take(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
-            whole.update(given)
-            return given | {"state": {}}  # torch would move all of it to this rank's device
-
-        take_last = self.register_load_state_dict_pre_hook(take)
-        load_first = self.register_load_state_dict_post_hook(lambda _: self._load_share(whole), prepend=True)
-        try:
-            super().load_state_dict(state_dict)
-        finally:
-            take_last.remove()
-            load_first.remove()
+        load_between_hooks(self, super().load_state_dict, state_dict, self._load_share)
 
     def _load_share(self, whole: dict[str, Any]) -> None:
         """Load the options, this rank's share of the parameters' state, and all other state."""

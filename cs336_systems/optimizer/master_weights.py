@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from cs336_systems import private
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
+from cs336_systems.optimizer.loading import load_between_hooks
 
 
 class MasterWeightAdamW(torch.optim.Optimizer):
@@ -49,7 +50,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         super().__init__(params, AdamWRule(lr, betas, eps, weight_decay)._asdict())
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a copy, which holds no versions."""
+        """Restore a copy or a saved state, since which others may have written into the parameters."""
         super().__setstate__(state)
         self._versions = {}
 
@@ -96,19 +97,24 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load all of the state in float32; torch would round that of bfloat16 parameters to bfloat16."""
-        for group in state_dict["param_groups"]:
+        load_between_hooks(self, super().load_state_dict, state_dict, self._load_state, self._check_loaded)
+
+    def _check_loaded(self, whole: dict[str, Any]) -> None:
+        for group in whole["param_groups"]:
             _check_options(group)
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        saved = [number for group in state_dict["param_groups"] for number in group["params"]]
-        for number, parameter in zip(saved, parameters, strict=False):  # torch refuses another number of parameters
-            _check_state(number, parameter, state_dict["state"].get(number, {}))
-        super().load_state_dict(state_dict)
-        for number, parameter in zip(saved, parameters, strict=True):
-            for key, value in state_dict["state"].get(number, {}).items():
-                self.state[parameter][key] = torch.as_tensor(value).to(
-                    parameter.device, torch.float32, copy=True, memory_format=torch.contiguous_format
-                )
-            self._versions.pop(parameter, None)  # others may have written into it since the state was saved
+        for number, parameter in zip(_numbers(whole), self._parameters(), strict=False):  # torch refuses other numbers
+            _check_state(number, parameter, whole["state"].get(number, {}))
+
+    def _load_state(self, whole: dict[str, Any]) -> None:
+        parameters = dict(zip(_numbers(whole), self._parameters(), strict=True))
+        for key, state in whole["state"].items():
+            if (parameter := parameters.get(key)) is None:
+                self.state[key] = state  # that of no parameter
+            else:
+                self.state[parameter] = {name: _widened(value, parameter) for name, value in state.items()}
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
@@ -194,6 +200,16 @@ def _numbers_of(group: dict[str, Any]) -> tuple[float, tuple[float, float], floa
     """Return a group's hyperparameters, in the order of `AdamWRule`, in Python's float, which the kernel takes."""
     beta1, beta2 = group["betas"]
     return float(group["lr"]), (float(beta1), float(beta2)), float(group["eps"]), float(group["weight_decay"])
+
+
+def _numbers(state_dict: dict[str, Any]) -> list[int]:
+    """Return the numbers that a saved state gives to parameters, in their order."""
+    return [number for group in state_dict["param_groups"] for number in group["params"]]
+
+
+def _widened(value: Any, parameter: Tensor) -> Tensor:
+    """Return a copy in float32 and contiguous, on the parameter's device."""
+    return torch.as_tensor(value).to(parameter.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _check_state(number: int, parameter: Tensor, state: dict[str, Any]) -> None:

@@ -299,6 +299,26 @@ def test_betas_set_later_may_be_numpy_s():
     torch.testing.assert_close(optimizer.state[weight]["exp_avg"], gradient / 2)
 
 
+def test_hooks_of_loading_see_and_change_what_is_loaded():
+    weight, (gradient, *_) = tensors(33, torch.bfloat16)
+    optimizer = MasterWeightAdamW([weight])
+    weight.grad = gradient
+    optimizer.step()
+    saved = optimizer.state_dict()
+    expected = optimizer.state[weight]["exp_avg"] * 2 + 1
+
+    def double(_, given):
+        state = given["state"][0]
+        group = given["param_groups"][0] | {"maximize": False}
+        return {"state": {0: state | {"exp_avg": state["exp_avg"] * 2}}, "param_groups": [group]}
+
+    resumed = MasterWeightAdamW([weight])
+    resumed.register_load_state_dict_pre_hook(double)
+    resumed.register_load_state_dict_post_hook(lambda loaded: loaded.state[weight]["exp_avg"].add_(1))
+    resumed.load_state_dict(saved | {"param_groups": [saved["param_groups"][0] | {"maximize": True}]})
+    assert torch.equal(resumed.state[weight]["exp_avg"], expected)
+
+
 def test_state_of_torch_s_own_adamw_is_widened():
     weight, (gradient, *_) = tensors(33, torch.bfloat16)
     of_torch, ours = torch.optim.AdamW([weight]), MasterWeightAdamW([weight])
