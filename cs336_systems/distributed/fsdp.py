@@ -64,6 +64,9 @@ class _Use:
     versions: list[int]
     """Versions of its matrices in the forward: how often torch has changed them in place."""
 
+    nodes_before: list[Any]
+    """Nodes of the graph that made its inputs, which run after the layer's whole backward. Empty once they tell it."""
+
     @property
     def in_backward(self) -> bool:
         return any(self in shard.users for shard in self.layer.shards)
@@ -299,11 +302,13 @@ class FullyShardedDataParallel(Wrapper):
         if not layer.is_guarded and not private.is_in_backward():  # `.module` runs without this wrapper's forward
             self._guard(True)
         self._need(layer, layer)
-        use = self._forwards[layer] = _Use(layer, _versions(layer) if torch.is_grad_enabled() else [])
-        self._show(use)
+        has_graph = torch.is_grad_enabled()
+        nodes = [value.grad_fn for value in tensors_in([args, kwargs])] if has_graph and layer.recomputes else []
+        use = self._forwards[layer] = _Use(layer, _versions(layer) if has_graph else [], list(filter(None, nodes)))
+        self._show(use, self._on_gradients)
 
-    def _show(self, use: _Use) -> None:
-        use.layer.show(wholes_of(use.layer.shards, partial(self._on_gradients, use)), self.compute_dtype)
+    def _show(self, use: _Use, on_gradients: Callable[[_Use, Sequence[Tensor | None]], None]) -> None:
+        use.layer.show(wholes_of(use.layer.shards, partial(on_gradients, use)), self.compute_dtype)
 
     def _after_forward(self, layer: Layer, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """Free a layer's matrices and watch for its backward."""
@@ -342,7 +347,7 @@ class FullyShardedDataParallel(Wrapper):
             self._need(use.layer, use)
             if use.layer.recomputes:
                 with torch.enable_grad():
-                    self._show(use)
+                    self._show(use, self._on_recomputed)
 
     def _after_backward(self, use: _Use | None) -> None:
         if use and use.in_backward:
@@ -351,8 +356,22 @@ class FullyShardedDataParallel(Wrapper):
                 use.layer.hide()
 
     def _on_gradients(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
-        """Free a layer and start to average the gradients of its matrices, those of the same dtypes together."""
+        """Free a layer and start to average the gradients of its matrices."""
         self._after_backward(use)
+        self._average(use, gradients)
+
+    def _on_recomputed(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
+        """Start to average the gradients of a reentrant checkpoint inside a layer, which may have more of them.
+
+        The layer stays whole until its backward ends. If its inputs do not tell that, the step's end does.
+        """
+        weak = weakref.ref(use)
+        while use.nodes_before:
+            use.nodes_before.pop().register_prehook(lambda _: self._after_backward(weak()))
+        self._average(use, gradients)
+
+    def _average(self, use: _Use, gradients: Sequence[Tensor | None]) -> None:
+        """Start to average the gradients of a layer's matrices, those of the same dtypes together."""
         arrived = [(shard, each) for shard, each in zip(use.layer.shards, gradients, strict=True) if each is not None]
         for shard, _ in arrived:
             self._reach("average", shard.name)

@@ -181,6 +181,43 @@ def test_a_block_that_is_gathered_whole_may_recompute_its_layers():
         assert max(errors.values()) < 1e-6, errors
 
 
+class RecomputingTwice(nn.Module):
+    """A block all of whose matrices are in reentrant checkpoints, one of them in two."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(FEATURES_IN, 7), nn.Linear(7, FEATURES_IN)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = checkpoint(lambda x: self.up(x).sin(), x, use_reentrant=True)
+            x = checkpoint(self.down, x, use_reentrant=True)
+        return x
+
+
+def recompute_twice(rank, world_size):
+    """Return the norms with blocks gathered whole, with all of it and of one process, and the most whole at once."""
+
+    def build():
+        return nn.Sequential(nn.Linear(FEATURES_IN, FEATURES_IN), *(RecomputingTwice() for _ in range(3)))
+
+    models = [seeded(build) for _ in range(3)]
+    blocks = FullyShardedDataParallel(models[0], prefetch=0, together=models[0][1:])
+    nets = [blocks, FullyShardedDataParallel(models[1], together=[models[1]]), models[2]]
+    for net, share in zip(nets, ((rank, world_size), (rank, world_size), (0, 1)), strict=True):
+        for _ in range(2):
+            net(batch(0, *share)[0].requires_grad_()).square().mean().backward()
+            finish(net)
+    norms = [getattr(net, "clip_grad_norm_", partial(nn.utils.clip_grad_norm_, net.parameters()))(1.0) for net in nets]
+    return norms, most_gathered(blocks)
+
+
+def test_a_block_that_is_gathered_whole_may_have_several_reentrant_checkpoints():
+    for (blocks, whole, alone), most in spawn(recompute_twice, 2, 2):
+        torch.testing.assert_close([blocks, whole], [alone, alone])
+        assert most <= 4, "of 7: the block's, and those of the one before it"
+
+
 def train_compiled_wrappers(rank, world_size):
     """Return the errors of models whose wrapper was compiled, without and with compiled blocks inside."""
     alone, errors = train(seeded(Blocks)), []
