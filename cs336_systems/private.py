@@ -104,7 +104,7 @@ def all_gather_coalesced(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.Pro
     def coalesced() -> list[Any]:
         from torch._C._distributed_c10d import AllgatherOptions
 
-        wholes, mine = [_real(whole) for whole, _ in pairs], [_real(share) for _, share in pairs]
+        wholes, mine = [whole for whole, _ in pairs], [share for _, share in pairs]
         return _start_many(("all_gather_single", "allgather_into_tensor"), wholes, mine, AllgatherOptions(), group)
 
     def fallback() -> list[Any]:

@@ -141,8 +141,9 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[list
 def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGroup | None) -> list[Any]:
     """Start to gather, for each pair of a whole tensor and this rank's equal share of its rows; return the works.
 
-    A share may be the rows of the whole tensor itself. All have one dtype and device.
+    A share may be the rows of the whole tensor itself. All have one dtype and device, and are contiguous.
     """
+    pairs = [(_sendable(whole), _sendable(share)) for whole, share in pairs]
     fast = fast_calls(group, pairs[0][0].device)
     if fast.coalesces_gathers and len(pairs) > 1:
         return private.all_gather_coalesced(pairs, group)
@@ -150,6 +151,11 @@ def start_gathers(pairs: Sequence[tuple[Tensor, Tensor]], group: dist.ProcessGro
         return [private.all_gather_single(*pair, group=group, async_op=True) for pair in pairs]
     size = dist.get_world_size(group)
     return [dist.all_gather(list(whole.chunk(size)), share, group=group, async_op=True) for whole, share in pairs]
+
+
+def _sendable(tensor: Tensor) -> Tensor:
+    """View what backends may not know as bytes: gloo lacks float8, and it and NCCL lack some integers."""
+    return tensor if tensor.is_floating_point() and tensor.itemsize > 1 else tensor.view(torch.uint8)
 
 
 @dataclass(frozen=True)

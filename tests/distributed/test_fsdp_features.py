@@ -676,6 +676,40 @@ def test_ranks_of_unequal_numbers_of_groups_share_models():
     assert [len(each) for each in errors] == [2, 3, 2] and max(map(max, errors)) < 1e-6
 
 
+PACKED = [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int16, torch.uint16, torch.int32, torch.bool]
+
+
+class Packed(nn.Linear):
+    """Linear layer whose frozen weight is packed, or quantized."""
+
+    def __init__(self, dtype):
+        super().__init__(FEATURES_IN, FEATURES_IN)
+        self.weight = nn.Parameter((self.weight * 9).to(dtype), requires_grad=False)
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
+
+
+def train_packed(rank):
+    """Return the largest error of outputs and states of layers with packed weights, alone and gathered together."""
+    errors = []
+    for dtype in PACKED:
+        for is_together in (False, True):
+            model, plain = (seeded(lambda dtype=dtype: nn.Sequential(*map(Packed, [dtype] * 2))) for _ in range(2))
+            net = FullyShardedDataParallel(model, together=[model] if is_together else ())
+            outputs = [each(batch(0)[0]) for each in (net, plain)]
+            outputs[0].sum().backward()
+            finish(net)
+            errors.append(float((outputs[0] - outputs[1]).detach().abs().max()))
+            states = zip(net.state_dict().values(), plain.state_dict().values(), strict=True)
+            errors += [float((mine.float() - other.float()).abs().max()) for mine, other in states]
+    return max(errors)
+
+
+def test_frozen_weights_of_any_dtype_are_gathered():
+    assert max(spawn(train_packed, 2)) < 1e-5
+
+
 def train_with_plain_collectives(rank, world_size):
     net = FullyShardedDataParallel(draw(3))
     train(net, rank, world_size)
