@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from cs336_systems import private
+from cs336_systems.distributed.buckets import gradient_dtype
 from cs336_systems.distributed.collectives import (
     AverageOfRows,
     Traffic,
@@ -61,8 +62,8 @@ class Averages:
     def start(self, gradients: Mapping[Shard, Tensor]) -> None:
         """Start to average at their owners the gradients of whole matrices, from the backward that runs now.
 
-        The matrices' parameters have one dtype and device, and so have the gradients. The average is complete when that
-        backward has ended. If it fails, the average is dropped.
+        The matrices have one device and dtype of their parameters' gradients, and so have `gradients`. The average is
+        complete when that backward has ended. If it fails, the average is dropped.
         """
         self._drop_failed()
         first = next(iter(gradients))
@@ -71,7 +72,8 @@ class Averages:
         for shard, gradient in gradients.items():
             refuse_sparse(shard.name, gradient)
         with naming(f"average of {_names(gradients)}"):
-            average = start_average_of_rows(list(gradients.values()), first.parameter.dtype, self.group, exchange)
+            dtype = gradient_dtype(first.parameter)
+            average = start_average_of_rows(list(gradients.values()), dtype, self.group, exchange)
         self._under_way.append(_UnderWay(list(gradients), average))
         self.traffic.scattered.add(average.num_bytes, len(average.works))
         self._complete_after_backward(self._under_way[-1])

@@ -16,7 +16,7 @@ MIN_LAST_FRACTION, MAX_GROUP_BYTES = 1 / 256, 1024 * MIB
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters of one dtype and device whose gradients are reduced in one call."""
+    """Parameters of one device, with gradients of one dtype, that are reduced in one call."""
 
     indices: tuple[int, ...]
     """Indices into the list of parameters, in the order in which their gradients are expected."""
@@ -42,8 +42,8 @@ def buckets_of(parameters: Sequence[Tensor], bucket_size_mb: float | None) -> li
     for index in reversed(range(len(parameters))):
         parameter = parameters[index]
         key = _dtype_and_device(parameter)
-        size = sum(parameters[other].nbytes for other in open_buckets.get(key, ()))
-        if size and size + parameter.nbytes > limit:
+        size = gradient_bytes(parameters[other] for other in open_buckets.get(key, ()))
+        if size and size + gradient_bytes([parameter]) > limit:
             closed.append(open_buckets.pop(key))
         open_buckets.setdefault(key, []).append(index)
     return _in_launch_order([*closed, *open_buckets.values()], parameters)
@@ -112,7 +112,7 @@ def partition(sizes: Sequence[int], loads: Sequence[int]) -> list[int]:
 
 def _in_launch_order(groups: Iterable[Sequence[int]], parameters: Sequence[Tensor]) -> list[Bucket]:
     """Make buckets and sort them by when their last gradient is expected."""
-    buckets = [Bucket(tuple(indices), sum(parameters[index].nbytes for index in indices)) for indices in groups]
+    buckets = [Bucket(tuple(indices), gradient_bytes(parameters[index] for index in indices)) for indices in groups]
     return sorted(buckets, key=lambda bucket: -bucket.indices[-1])
 
 
@@ -131,5 +131,15 @@ def tensors_in(output: Any) -> Iterator[Tensor]:
             yield from tensors_in(getattr(output, field.name))
 
 
+def gradient_dtype(parameter: Tensor) -> torch.dtype:
+    """Return the dtype of a parameter's gradient: its own, unless torch 2.13 or newer is told another."""
+    return getattr(parameter, "grad_dtype", None) or parameter.dtype
+
+
+def gradient_bytes(parameters: Iterable[Tensor]) -> int:
+    """Return the size of the gradients of parameters."""
+    return sum(parameter.numel() * gradient_dtype(parameter).itemsize for parameter in parameters)
+
+
 def _dtype_and_device(parameter: Tensor) -> tuple[torch.dtype, torch.device]:
-    return parameter.dtype, parameter.device
+    return gradient_dtype(parameter), parameter.device

@@ -25,7 +25,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_systems import private
-from cs336_systems.distributed.buckets import Bucket, backward_groups, buckets_of, merged_groups
+from cs336_systems.distributed.buckets import (
+    Bucket,
+    backward_groups,
+    buckets_of,
+    gradient_bytes,
+    gradient_dtype,
+    merged_groups,
+)
 from cs336_systems.distributed.collectives import (
     Average,
     Traffic,
@@ -183,7 +190,8 @@ class DataParallel(Wrapper):
             return
         unused = [index for index, parameter in enumerate(self._trained) if parameter.grad is None]
         for index in unused:  # every rank must make the same calls, so this one contributes zero
-            self._trained[index].grad = torch.zeros_like(self._trained[index])
+            parameter = self._trained[index]
+            parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
         for number in range(len(self.buckets)):
             if number == len(self._launched):
                 self._launch(number)
@@ -223,13 +231,13 @@ class DataParallel(Wrapper):
 
     def _buckets(self, parameters: list[nn.Parameter]) -> list[Bucket]:
         """Make one bucket per parameter, from the last to the first."""
-        return [Bucket((index,), parameters[index].nbytes) for index in reversed(range(len(parameters)))]
+        return [Bucket((index,), gradient_bytes([parameters[index]])) for index in reversed(range(len(parameters)))]
 
-    def _dtypes_now(self) -> list[torch.dtype]:
-        return [value.dtype for value in self._trained]
+    def _dtypes_now(self) -> list[tuple[torch.dtype, torch.dtype]]:
+        return [(value.dtype, gradient_dtype(value)) for value in self._trained]
 
     def _regroup(self) -> None:
-        """Make buckets anew, whose parameters all have one dtype."""
+        """Make buckets anew, whose gradients all have one dtype."""
         self._use_buckets(self._buckets(self._trained))
 
     def _synchronized(self) -> None:
@@ -310,7 +318,7 @@ class DataParallel(Wrapper):
         gradient = self._trained[index].grad
         assert gradient is not None
         refuse_sparse(self._names[index], gradient)
-        dense = materialized(gradient)
+        dense = materialized(gradient.to(gradient_dtype(self._trained[index])))  # any may come where that is None
         if dense is not gradient:
             self._trained[index].grad = dense
         return dense

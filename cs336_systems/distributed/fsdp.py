@@ -27,7 +27,7 @@ from torch.autograd.graph import register_multi_grad_hook
 from cs336_systems import private
 from cs336_systems.checks import is_int
 from cs336_systems.distributed.averages import Averages, ShardedTraffic
-from cs336_systems.distributed.buckets import tensors_in
+from cs336_systems.distributed.buckets import gradient_dtype, tensors_in
 from cs336_systems.distributed.collectives import grouped, naming, require_floating, total_norm
 from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follow_inputs
 from cs336_systems.distributed.order import Event, Order
@@ -91,8 +91,8 @@ class FullyShardedDataParallel(Wrapper):
         module: the same on every rank except for its values; available as `.module`.
         compute_dtype: dtype in which weights are gathered and inputs of linear layers are cast, e.g. torch.bfloat16.
             None keeps the parameters' dtype. Gradients are sent in their own dtype and summed in the wider of it and
-            the parameter's. Torch's norms take their weights in the dtype of their inputs. Inputs and other parameters
-            of a compiled block and of `nn.MultiheadAttention` are not cast: run these under autocast.
+            that of the parameter's `grad`. Torch's norms take their weights in the dtype of their inputs. Inputs and
+            other parameters of a compiled block and of `nn.MultiheadAttention` are not cast: run these under autocast.
         prefetch: layers to gather ahead of the one that computes: 0, 1 or 2. Each takes memory; 2 is for gathers that
             take longer than a layer computes.
         together: modules whose matrices are gathered and averaged together, such as the blocks of a Transformer: fewer
@@ -377,7 +377,7 @@ class FullyShardedDataParallel(Wrapper):
             self._reach("average", shard.name)
         if arrived:
             self._had_backward, self._is_finished = True, False
-        for pairs in grouped(arrived, lambda pair: (pair[0].parameter.dtype, pair[1].dtype, pair[1].device)):
+        for pairs in grouped(arrived, lambda pair: (gradient_dtype(pair[0].parameter), pair[1].dtype, pair[1].device)):
             self._averages.start(dict(pairs))
 
     def _on_replicated_gradient(self) -> None:

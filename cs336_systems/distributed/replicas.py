@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from cs336_systems.distributed.buckets import gradient_dtype
 from cs336_systems.distributed.process_group import from_all_ranks, global_rank
 
 Specification = tuple[str, tuple[int, ...], str, bool]
@@ -76,7 +77,7 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
 
 def verify_same_tensors(named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> None:
     """Raise the same `RuntimeError`, naming rank and tensor, on every rank if these tensors differ but for values."""
-    ours = [(name, tuple(value.shape), str(value.dtype), value.requires_grad) for name, value in named]
+    ours = [(name, tuple(value.shape), _dtype(value), value.requires_grad) for name, value in named]
     every = from_all_ranks(ours, group)
     first = global_rank(group, 0)
     for number, other in enumerate(every):
@@ -124,6 +125,13 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
             dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)
+
+
+def _dtype(tensor: Tensor) -> str:
+    """Describe a tensor's dtype, and that of its gradient where it is another one."""
+    if not (tensor.requires_grad and tensor.is_leaf) or gradient_dtype(tensor) == tensor.dtype:
+        return str(tensor.dtype)
+    return f"{tensor.dtype} with gradients of {gradient_dtype(tensor)}"
 
 
 def _description(specification: Specification) -> str:

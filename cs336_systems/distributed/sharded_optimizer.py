@@ -404,5 +404,5 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     gradient = parameter.grad
     assert gradient is not None
     if gradient.stride() != parameter.stride() or gradient.is_conj() or gradient.is_neg():
-        gradient = parameter.grad = torch.empty_like(parameter).copy_(gradient)
+        gradient = parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
     return _contiguous(gradient)

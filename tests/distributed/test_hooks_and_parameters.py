@@ -207,3 +207,47 @@ def load_around(rank, wrapper):
 @pytest.mark.parametrize("wrapper", [NaiveDDP, FullyShardedDataParallel])
 def test_a_part_may_have_the_name_that_wrappers_use(wrapper):
     assert spawn(load_around, 2, wrapper) == [([1.0, 1.0], [2.0, 2.0], [1.0, 1.0])] * 2
+
+
+class WideGradient(nn.Module):
+    """Two bfloat16 matrices, the first with a float32 gradient, stored by columns."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = (nn.Linear(2, 2, bias=False, dtype=torch.bfloat16) for _ in range(2))
+        self.first.weight = nn.Parameter(self.first.weight.detach().T.contiguous().T)
+        self.first.weight.grad_dtype = torch.float32
+
+    def forward(self, x, uses_first=True):
+        return self.second(x).sum() + (self.first(x).sum() if uses_first else 0)
+
+
+def average_wide_gradients(rank):
+    """Return the first matrix's averaged gradients, and how ranks with other dtypes of gradients are refused."""
+    x, results = torch.tensor([[1.0, 1 + rank / 128]], dtype=torch.bfloat16), []  # a mean that bfloat16 does not hold
+    for wrap in WRAPPERS:
+        net = wrap(seeded(WideGradient))
+        net(x).backward()
+        net.finish_gradient_synchronization()
+        results.append(net.module.first.weight.grad)
+    unused = NaiveDDP(seeded(WideGradient), find_unused_parameters=True)
+    unused(x * 2, rank == 0).backward()
+    unused.finish_gradient_synchronization()
+    model = seeded(WideGradient)
+    optimizer = ShardedOptimizer(model.parameters(), torch.optim.SGD, lr=0.0, reduces_gradients=True)
+    model(x).backward()
+    model.first.weight.grad = model.first.weight.grad.T.contiguous().T if rank else model.first.weight.grad.contiguous()
+    norm = float(optimizer.clip_grad_norm_(1e9))
+    if rank:
+        model.first.weight.grad_dtype = torch.bfloat16
+    return results, unused.module.first.weight.grad, norm, error_of(NaiveDDP, model)
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="needs torch 2.13")
+def test_gradients_of_another_dtype_than_their_parameters_are_averaged_in_it():
+    whole = torch.tensor([[1, 1 + 1 / 256]] * 2)
+    for rank, (results, unused, norm, error) in enumerate(spawn(average_wide_gradients, 2)):
+        expected = [whole] * 4 + [whole[rank : rank + 1]]
+        torch.testing.assert_close([*results, unused], [*expected, torch.ones(2, 2)], rtol=0, atol=0)
+        assert norm == pytest.approx(8**0.5, abs=0.02)
+        assert "float32" in error and "allowed: the same model on every rank" in error
