@@ -29,8 +29,6 @@ DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, 
 """Exceptions raised by records of another format."""
 
 _MAX_WIDTH = 120
-_FIGURES_WIDTH = 44
-"""Width of the table's columns beside the case's name."""
 
 _MAX_NAMED = 3
 """Number of cases that are named for a shared reason."""
@@ -202,7 +200,8 @@ def _table(results: Sequence[CaseResult], width: int) -> str:
             rows.append([collapsed(benchmark), *[""] * 4])
         rows.append([collapsed(f"({_values(result)})"), *_figures(result)])
     headers = ["case", "median", "±", "peak memory", "samples"]
-    widths = [max(width - _FIGURES_WIDTH, 20), *[None] * 4]
+    _, *figures = zip([f"{header}  " for header in headers], *rows, strict=True)  # as wide as tabulate makes them
+    widths = [max(width - sum(2 + max(map(len, column)) for column in figures), 20), *[None] * 4]
     return tabulate(rows, headers, disable_numparse=True, maxcolwidths=widths, colalign=("left", *["right"] * 4))
 
 
