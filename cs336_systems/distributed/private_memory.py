@@ -1,4 +1,4 @@
-"""Private parts of torch by which GPUs share memory, and the operations of a stream in it. They have no fallback."""
+"""Private parts of torch by which GPUs share memory, and operations of a stream in it; `peers` falls back to NCCL."""
 
 import functools
 import weakref

@@ -1,6 +1,5 @@
 """Run HEAD's tests before timing: incorrect code is not timed."""
 
-import ctypes
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from perf.files import scratch_folder
 from perf.gate.checkouts import clone
 from perf.gate.evidence import Arm
 from perf.harness.progress import TerminalBar
+from perf.harness.workers.single import die_with_parent
 from perf.printable import printable_lines
 
 LIMIT_S = 1800.0
@@ -50,7 +50,7 @@ def run_tests(head: Arm) -> PytestResult:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=die_with_parent,
         ) as pytest:
             timed_out = False
             lines: list[bytes] = []
@@ -81,13 +81,6 @@ def _read(stream: IO[bytes], lines: list[bytes]) -> None:
             lines.append(line)
             if share := re.search(rb"\[ *(\d+)%\]\s*$", line):
                 bar.reach(int(share[1]))
-
-
-def _end_with_parent() -> None:
-    """Die with the gate, which ends no process itself when it is killed."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def _summary(output: str, status: int) -> str:
