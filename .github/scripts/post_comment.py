@@ -25,8 +25,8 @@ from perf.gate.verdicts import Report
 
 ARTIFACT = "gate-report"
 MAX_ARTIFACT, MAX_REPORT = 32 * 2**20, 128 * 2**20
-FILES = ("report.json", "machine-code.json")
-"""The second is missing where nothing could be compiled."""
+REPORT = "report.json"
+MACHINE_CODE = "machine-code.json"  # missing where nothing could be compiled
 TITLE = re.compile(r"gate of #([1-9][0-9]{0,8}) at ([0-9a-f]{40})")
 
 
@@ -67,13 +67,13 @@ def read_archive(archive: bytes) -> tuple[Report, MachineCode | None]:
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as files:
             names = files.namelist()
-            if len(set(names)) < len(names) or not {FILES[0]} <= set(names) <= set(FILES):
-                raise RefusedError(f"the artifact holds {shown(sorted(names))}; allowed: {' and '.join(FILES)}")
+            if len(set(names)) < len(names) or not {REPORT} <= set(names) <= {REPORT, MACHINE_CODE}:
+                raise RefusedError(f"the artifact holds {shown(sorted(names))}; allowed: {REPORT} and {MACHINE_CODE}")
             texts = {name: _member(files, name, MAX_REPORT) for name in names}
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error):
         raise RefusedError("the artifact is not a ZIP archive") from None
-    compiled = read(MachineCode, texts[FILES[1]], FILES[1]) if FILES[1] in texts else None
-    return read_report(texts[FILES[0]], FILES[0]), compiled
+    compiled = read(MachineCode, texts[MACHINE_CODE], MACHINE_CODE) if MACHINE_CODE in texts else None
+    return read_report(texts[REPORT], REPORT), compiled
 
 
 def worded(report: Report, compiled: MachineCode | None) -> str:

@@ -159,9 +159,15 @@ class PairWorker(Comparer):
     @contextmanager
     def _arm(self, case: Case, arm: str) -> Iterator[Ranks | None]:
         """Meanwhile this arm's package is the measured one; the arm's processes, if the case has several ranks."""
+        with self._current(arm):
+            yield self._pools[arm].of(case.params["world_size"]) if case.clock == "ranks" else None
+
+    @contextmanager
+    def _current(self, arm: str) -> Iterator[None]:
+        """Meanwhile the process has this arm's settings, and imports of the package are of its own."""
         self._settings.switch_to(arm)
         with workloads.importing(_name_of(arm)):
-            yield self._pools[arm].of(case.params["world_size"]) if case.clock == "ranks" else None
+            yield
 
     def _maker(self, case: Case, arm: str, ranks: Ranks | None, injection: Injection | None) -> Callable[[], Workload]:
         """Makes the arm's work, which goes on in its own package wherever it is called from."""
@@ -184,8 +190,7 @@ class PairWorker(Comparer):
             prepare()
 
         def check_there() -> float:
-            self._settings.switch_to(arm)
-            with workloads.importing(_name_of(arm)):
+            with self._current(arm):
                 return check()
 
         return dataclasses.replace(work, prepare=set_then_prepare, check=check_there)

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from perf import units
 from perf.harness.intervals import of_mean, of_median
 from perf.harness.records import CaseResult
 
@@ -66,6 +67,12 @@ class Ratio:
     def verdict(self) -> str:
         """Return "better" or "worse" where the two intervals are apart, "even" where they touch."""
         return "better" if self.value > 1 + self.half else "worse" if self.high < 1 else "even"
+
+    @property
+    def words(self) -> str:
+        """ "1.05× (1.01 to 1.09)", the ends of the interval; "1.05× (?)" of a single sample."""
+        ends = f"{self.low:.2f} to {self.high:.2f}" if math.isfinite(self.half) else "?"
+        return f"{units.times(self.value)} ({ends})"
 
 
 def ratio(mine: Estimate, other: Estimate) -> Ratio:

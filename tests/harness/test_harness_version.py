@@ -6,7 +6,7 @@ from pathlib import Path
 from perf import harness
 from perf.harness.sources import Sources
 
-DIGEST = "47d6052a25cb2c51"
+DIGEST = "c90b1d571ecd17eb"
 """Of the definitions of all modules of perf/harness but these, docstrings and comments aside, at HARNESS_VERSION."""
 
 MAKE_NO_NUMBER = frozenset(

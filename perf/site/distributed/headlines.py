@@ -40,10 +40,9 @@ def headlines(
         if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
             held = ours.result.facts["optimizer_bytes"] / whole.result.facts["optimizer_bytes"]
             what = f"{place(ours.where)}: a sharded optimizer holds"
-            step = (
-                f"its step takes {interval(ours.time)}, {_speedup(ours.time, whole.time)} as fast as without sharding"
-            )
-            yield what, percent(held), f" of the state on each rank; {step}."
+            step, speedup = interval(ours.time), ratio(ours.time, whole.time).words
+            more = f" of the state on each rank; its step takes {step}, {speedup} as fast as without sharding."
+            yield what, percent(held), more
     if fully_sharded:
         yield from _fully_sharded_headline(_largest(fully_sharded))
 
@@ -55,7 +54,7 @@ def _fully_sharded_headline(rows: Sequence[FullyShard]) -> Iterator[tuple[str, s
     if ours and torchs and torchs.step:
         peer = f"FSDP2's, which reduces gradients in {torchs.reduce_dtype}"
         sent = "" if torchs.reduce_dtype == torchs.compute_dtype else f" (ours sends them in {torchs.compute_dtype})"
-        speedup = _speedup(steps[ours[0]], torchs.step)
+        speedup = ratio(steps[ours[0]], torchs.step).words
         what = f"{place(rows[0].where)}: a fully sharded step ({' or '.join(ours)}) takes"
         yield what, interval(steps[ours[0]]), f", {speedup} as fast as {peer}{sent}."
 
@@ -68,13 +67,6 @@ def interval(found: Estimate) -> str:
 def half_width(found: Estimate) -> str:
     """Format half of the interval; "?" of a single sample."""
     return units.seconds(found.high - found.median) if math.isfinite(found.high) else "?"
-
-
-def _speedup(mine: Estimate, other: Estimate) -> str:
-    """ "1.05× (1.01 to 1.09)"; the ends are those of the ratio's 95 % interval."""
-    found = ratio(mine, other)
-    ends = f" ({found.low:.2f} to {found.high:.2f})" if math.isfinite(found.half) else " (?)"
-    return f"{units.times(found.value)}{ends}"
 
 
 def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perf import units
 from perf.site.attention.collected import Measured
 from perf.site.attention.rows import AttentionRow, build_rows
 from perf.site.axes import LinearAxis
+from perf.site.estimate import Ratio
 from perf.site.wording import FASTEST, label
 
 BENCHMARK = "attention.MultiHeadAttention"
@@ -18,17 +18,10 @@ HEADS = {"is_causal": True, "dtype": "bfloat16"}
 
 @dataclass(frozen=True)
 class Speedup:
-    """Ratio of a peer's time to ours, with the interval from both 95 % intervals."""
+    """Ratio of a peer's time to ours in a row."""
 
     row: AttentionRow
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def words(self) -> str:
-        """ "1.07x (1.06 to 1.08)"."""
-        return f"{units.times(self.ratio)} ({self.low:.2f} to {self.high:.2f})"
+    ratio: Ratio
 
     def __getitem__(self, axis: str) -> Any:
         return dict(self.row.config)[axis]
@@ -40,7 +33,7 @@ def speedups(rows: Iterable[AttentionRow], peer: str) -> list[Speedup]:
     for row in rows:
         one = row.speedups.get(peer)
         if HEADS.items() <= dict(row.config).items() and one and one.ratio and math.isfinite(one.half):
-            found.append(Speedup(row, one.ratio, one.ratio / (1 + one.half), one.ratio * (1 + one.half)))
+            found.append(Speedup(row, Ratio(one.ratio, one.half)))
     return found
 
 
@@ -51,7 +44,7 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
     found = speedups(rows, FASTEST)
     if grid is None or not found:
         return None
-    up = LinearAxis([1.0, *(one.high for one in found)])
+    up = LinearAxis([1.0, *(one.ratio.high for one in found)])
     lines: dict[tuple[str, int], list[Speedup]] = {}
     for one in found:
         lines.setdefault((one["mode"], one["d"]), []).append(one)
@@ -65,11 +58,11 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
                 "points": [
                     {
                         "x": _place(lengths, one["seq_len"]),
-                        "y": 100 - up.at(one.ratio),
-                        "low": 100 - up.at(one.low),
-                        "high": 100 - up.at(one.high),
+                        "y": 100 - up.at(one.ratio.value),
+                        "low": 100 - up.at(one.ratio.low),
+                        "high": 100 - up.at(one.ratio.high),
                         "href": grid.link("track_time", {**dict(one.row.config), "impl": "triton"}),
-                        "title": f"{mode}, d {d}, {one['seq_len']} keys: {one.words} as fast as {_peer(one)}",
+                        "title": f"{mode}, d {d}, {one['seq_len']} keys: {one.ratio.words} as fast as {_peer(one)}",
                     }
                     for one in sorted(some, key=lambda each: each["seq_len"])
                 ],
@@ -96,5 +89,5 @@ def _peer(one: Speedup) -> str:
 def _against_cudnn(rows: Sequence[AttentionRow], longest: int) -> dict[str, Any] | None:
     """At the longest sequence: the mode, the head dimension and the speed-up in words."""
     found = [one for one in speedups(rows, CUDNN) if one["seq_len"] == longest]
-    cells = [(f"{one['mode']}, d {one['d']}", one.words) for one in found]
+    cells = [(f"{one['mode']}, d {one['d']}", one.ratio.words) for one in found]
     return {"longest": longest, "cells": cells} if cells else None
