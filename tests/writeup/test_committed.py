@@ -154,7 +154,7 @@ def slower_attention(folder):
         if row["group"] == "grid" and row["impl"] == "flex":
             row["samples_s"] = [[sample / 2 for sample in samples] for samples in row["samples_s"]]
     path.write_text(json.dumps(document))
-    return "FlexAttention"
+    return "the grid"
 
 
 def no_attention(folder):

@@ -108,10 +108,6 @@ class Beside(Answer):
         """The number of pairs in which ours takes the longer time, by more than the interval or not."""
         return sum(speedup < 1 for speedup in self.speedups(**axes))
 
-    def lost(self, **axes: Any) -> int:
-        """The number of pairs in which ours is slower by more than the interval."""
-        return sum(_lost(speedup_of(pair)) for pair in self.select(**axes))
-
     def to_the_best(self, **axes: Any) -> list[tuple[float, float, str]]:
         """The speed-up over the fastest of the others and its name, each cell."""
         return [best(cell, speedup_of) for cell in self.cells(**axes)]
