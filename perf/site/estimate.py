@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -70,14 +70,19 @@ class Ratio:
 
     @property
     def words(self) -> str:
-        """ "1.05× (1.01 to 1.09)", the ends of the interval; "1.05× (?)" of a single sample."""
-        ends = f"{self.low:.2f} to {self.high:.2f}" if math.isfinite(self.half) else "?"
-        return f"{units.times(self.value)} ({ends})"
+        """ "1.05× ± 4.0 %"; "1.05× ± ?" of a single sample."""
+        return f"{units.times(self.value)} ± {units.percent(self.half)}"
 
 
 def ratio(mine: Estimate, other: Estimate) -> Ratio:
     """Return the ratio of `other` to `mine`, both above 0."""
     return Ratio(other.median / mine.median, math.hypot(*(one.high / one.median - 1 for one in (mine, other))))
+
+
+def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
+    """Return the geometric mean of independent ratios."""
+    mean = statistics.geometric_mean(one.value for one in ratios)
+    return Ratio(mean, math.hypot(*(one.half for one in ratios)) / len(ratios))
 
 
 def shortest(times: Mapping[Name, Estimate]) -> list[Name]:

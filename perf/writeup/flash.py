@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perf import units
 from perf.harness import records
+from perf.site.estimate import Estimate, geometric_mean, ratio
 from perf.site.wording import label, status
 from perf.studies.figures import subplots
 from perf.studies.on_file import NotOnFile
@@ -72,19 +73,16 @@ def _text(cell: "pandas.Series") -> str:
 
 
 def gains(cells: "pandas.DataFrame", other: str = EAGER) -> "pandas.DataFrame":
-    """A row for each shape that both have a time of: `gain`, the other's time over ours, and `half` of its interval.
-
-    `half` is relative, of 95 %; not a number where a time has no samples on record.
-    """
+    """A row for each shape that both have a time of, with the `ratio` of the other's to ours, and `gain`, its value."""
     axes = ["dtype", "d", "mode", "seq_len"]
     done = cells[cells["status"] == "ok"]
-    done = done.assign(half=done["high"] / done["value"] - 1)
-    wide, halves = (done.pivot_table(of, axes, "impl", dropna=False) for of in ("value", "half"))
-    if OURS not in wide or other not in wide:
+    ours, others = (done[done["impl"] == impl][[*axes, "value", "low", "high"]] for impl in (OURS, other))
+    both = ours.merge(others, on=axes).sort_values(axes)
+    if both.empty:
         raise NotOnFile(f"no shape with {OURS} and {other}")
-    squares = halves.reindex(columns=[OURS, other]) ** 2
-    wide = wide.assign(gain=wide[other] / wide[OURS], half=squares.sum(axis=1, skipna=False) ** 0.5)
-    return wide.dropna(subset=["gain"]).reset_index()
+    times = both.drop(columns=axes).itertuples(index=False)
+    ratios = [ratio(Estimate(*row[:3]), Estimate(*row[3:])) for row in times]
+    return both[axes].assign(ratio=ratios, gain=[one.value for one in ratios])
 
 
 def compared(cells: "pandas.DataFrame", other: str) -> dict[str, Any]:
@@ -93,8 +91,12 @@ def compared(cells: "pandas.DataFrame", other: str) -> dict[str, Any]:
         found = gains(cells, other)
     except NotOnFile:
         return {}
-    faster = int((found["gain"] / (1 + found["half"]) > 1).sum())
-    return {"cells": len(found), "faster": faster, "mean": _mean(found)} if len(found) else {}
+    mean = geometric_mean(found["ratio"])
+    return {
+        "cells": len(found),
+        "faster": sum(one.verdict == "better" for one in found["ratio"]),
+        "mean": units.times(mean.value) if math.isnan(mean.half) else mean.words,
+    }
 
 
 def longest(cells: "pandas.DataFrame") -> dict[str, Any]:
@@ -116,7 +118,7 @@ def grows(cells: "pandas.DataFrame") -> bool:
 def slower(cells: "pandas.DataFrame") -> dict[str, Any]:
     """Cells where eager is clearly faster: how many, by dtype, how many are short, and the worst."""
     found = gains(cells)
-    found = found[found["gain"] * (1 + found["half"]) < 1]
+    found = found[[one.verdict == "worse" for one in found["ratio"]]]
     if found.empty:
         return {"cells": 0}
     return {
@@ -125,13 +127,6 @@ def slower(cells: "pandas.DataFrame") -> dict[str, Any]:
         "short": int((found["seq_len"] <= SHORT).sum()),
         "worst": found.loc[found["gain"].idxmin()].to_dict(),
     }
-
-
-def _mean(found: "pandas.DataFrame") -> str:
-    """The geometric mean of speed-ups, with the half-width of its interval where every cell has one."""
-    mean = units.times(statistics.geometric_mean(found["gain"]))
-    half = math.hypot(*found["half"]) / len(found)
-    return mean if math.isnan(half) else f"{mean} ± {units.percent(half)}"
 
 
 def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:

@@ -132,17 +132,17 @@ def _heat(row: AttentionRow | None, peer: str, section: Section) -> dict[str, An
 
 def _speedup(one: Speedup, section: Section) -> dict[str, Any]:
     peer = label(one.peer.params["impl"]) if one.peer else ""
-    if one.ratio is not None:
-        strength = min(abs(math.log2(one.ratio)) / _FULL_TINT, 1.0)
-        say = WORDS[section.quantity]
-        known = f" ± {units.percent(one.half)}" if section.quantity == "time" else ""
+    if ratio := one.ratio:
+        strength = min(abs(math.log2(ratio.value)) / _FULL_TINT, 1.0)
+        say, text = WORDS[section.quantity], units.times(ratio.value)
+        known = ratio.words if section.quantity == "time" else text
         return {
-            "text": units.times(one.ratio),
-            "kind": one.verdict,
-            "tint": 0 if one.verdict == "even" else round(12 + 48 * strength),
-            "title": f"{say[one.verdict]}: {peer} {say['needs']} {units.times(one.ratio)}{known} "
+            "text": text,
+            "kind": ratio.verdict,
+            "tint": 0 if ratio.verdict == "even" else round(12 + 48 * strength),
+            "title": f"{say[ratio.verdict]}: {peer} {say['needs']} {known} "
             f"the {section.quantity} of {label(section.ours)}",
-            "value": one.ratio,
+            "value": ratio.value,
         }
     if one.peer is None:
         return _empty("not measured")

@@ -122,19 +122,19 @@ def _headline(overviews: dict[str, Overview | None], few: bool, section: Section
     """Return ratio and name of the main peers, without a ratio for equal memory."""
     # Beside one or two peers the fastest of them says nothing new, and among a few cases it may be another of ours.
     wanted = [peer for peer in _HEADLINE if peer != FASTEST or (len(overviews) > 3 and not few)]
-    found = [(units.times(one.mean), one.half, label(peer)) for peer in wanted if (one := overviews.get(peer))]
+    found = [(one.mean, label(peer)) for peer in wanted if (one := overviews.get(peer))]
     if section.quantity == "time":
-        return [(f"{ratio} ± {units.percent(half)}", peer) for ratio, half, peer in found]
+        return [(mean.words, peer) for mean, peer in found]
     even = units.times(1)
-    return [("" if ratio == even else ratio, peer) for ratio, _, peer in found]
+    return [(ratio if (ratio := units.times(mean.value)) != even else "", peer) for mean, peer in found]
 
 
 def _overview_text(found: Overview | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "mean": units.times(found.mean),
-        "half": units.percent(found.half),
+        "mean": units.times(found.mean.value),
+        "half": units.percent(found.mean.half),
         "low": units.times(found.low),
         "high": units.times(found.high),
         "cases": found.cases,

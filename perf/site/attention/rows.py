@@ -1,14 +1,13 @@
 """Rows of the attention page: our cases and their peers, from the records of one machine and commit."""
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.records import CaseResult
 from perf.site.ceiling import attained, rate
-from perf.site.estimate import Estimate, estimate, ratio
+from perf.site.estimate import Estimate, Ratio, estimate, geometric_mean, ratio
 from perf.site.wording import FASTEST, Quantity, reading_order
 
 Config = tuple[tuple[str, Any], ...]
@@ -20,12 +19,7 @@ class Speedup:
     """Ratio of a peer's time (or memory) to ours for the same case, or the reason why there is none."""
 
     peer: CaseResult | None
-    ratio: float | None = None
-    half: float = 0.0
-    """Half of the 95 % interval of the ratio, relative: the two intervals are independent."""
-
-    verdict: str = ""
-    """better or worse where the two intervals are apart, even where they touch, "" without a ratio."""
+    ratio: Ratio | None = None
 
 
 @dataclass(frozen=True)
@@ -49,11 +43,8 @@ class Overview:
     """One peer over all cases."""
 
     cases: int
-    mean: float
+    mean: Ratio
     """Geometric mean of the ratios."""
-
-    half: float
-    """Half of its 95 % interval, relative: the cases are independent."""
 
     low: float
     high: float
@@ -85,18 +76,16 @@ def build_rows(
 
 def overview(rows: Sequence[AttentionRow], peer: str) -> Overview | None:
     """One peer over all rows in which both have a time."""
-    found = [row.speedups[peer] for row in rows]
-    ratios = [one.ratio for one in found if one.ratio is not None]
+    ratios = [one for row in rows if (one := row.speedups[peer].ratio)]
     if not ratios:
         return None
     return Overview(
         cases=len(ratios),
-        mean=statistics.geometric_mean(ratios),
-        half=math.hypot(*(one.half for one in found if one.ratio is not None)) / len(ratios),
-        low=min(ratios),
-        high=max(ratios),
-        better=sum(one.verdict == "better" for one in found),
-        worse=sum(one.verdict == "worse" for one in found),
+        mean=geometric_mean(ratios),
+        low=min(one.value for one in ratios),
+        high=max(one.value for one in ratios),
+        better=sum(one.verdict == "better" for one in ratios),
+        worse=sum(one.verdict == "worse" for one in ratios),
     )
 
 
@@ -107,7 +96,7 @@ def _row(
     number = figure(mine, quantity)
     speedups = {impl: _speedup(number, found.get(impl), quantity) for impl in impls}
     if len(impls) > 1:
-        speedups[FASTEST] = min(speedups.values(), key=lambda one: math.inf if one.ratio is None else one.ratio)
+        speedups[FASTEST] = min(speedups.values(), key=lambda one: one.ratio.value if one.ratio else math.inf)
     seconds = number.median if number and quantity == "time" else None
     return AttentionRow(
         config=config,
@@ -121,10 +110,7 @@ def _row(
 
 def _speedup(mine: Estimate | None, peer: CaseResult | None, quantity: Quantity) -> Speedup:
     other = figure(peer, quantity)
-    if mine is None or other is None:
-        return Speedup(peer)
-    found = ratio(mine, other)
-    return Speedup(peer, found.value, found.half, found.verdict)
+    return Speedup(peer, ratio(mine, other) if mine and other else None)
 
 
 def _in_reading_order(configs: Iterable[Config]) -> list[Config]:

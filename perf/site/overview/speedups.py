@@ -1,8 +1,8 @@
 """The overview's picture: speed-up of our attention over the fastest peer, by sequence length."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from perf.site.attention.collected import Measured
@@ -16,25 +16,21 @@ CUDNN = "sdpa_cudnn"
 HEADS = {"is_causal": True, "dtype": "bfloat16"}
 
 
-@dataclass(frozen=True)
-class Speedup:
-    """Ratio of a peer's time to ours in a row."""
+def speedups(rows: Iterable[AttentionRow], peer: str) -> list[tuple[dict[str, Any], Ratio, str]]:
+    """Return parameters, speed-up and peer's name of each causal bfloat16 case that was measured for ours and a peer.
 
-    row: AttentionRow
-    ratio: Ratio
-
-    def __getitem__(self, axis: str) -> Any:
-        return dict(self.row.config)[axis]
-
-
-def speedups(rows: Iterable[AttentionRow], peer: str) -> list[Speedup]:
-    """Return the speed-up of each causal bfloat16 case that was measured for ours and a peer."""
+    They are sorted by mode, head dimension and length.
+    """
     found = []
     for row in rows:
-        one = row.speedups.get(peer)
-        if HEADS.items() <= dict(row.config).items() and one and one.ratio and math.isfinite(one.half):
-            found.append(Speedup(row, Ratio(one.ratio, one.half)))
-    return found
+        config, one = dict(row.config), row.speedups.get(peer)
+        if HEADS.items() <= config.items() and one and one.peer and one.ratio and math.isfinite(one.ratio.half):
+            found.append((config, one.ratio, label(one.peer.params["impl"])))
+    return sorted(found, key=lambda one: (*_line(one[0]), one[0]["seq_len"]))
+
+
+def _line(config: dict[str, Any]) -> tuple[str, int]:
+    return config["mode"], config["d"]
 
 
 def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
@@ -44,12 +40,9 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
     found = speedups(rows, FASTEST)
     if grid is None or not found:
         return None
-    up = LinearAxis([1.0, *(one.ratio.high for one in found)])
-    lines: dict[tuple[str, int], list[Speedup]] = {}
-    for one in found:
-        lines.setdefault((one["mode"], one["d"]), []).append(one)
-    lengths = sorted({one["seq_len"] for one in found})
-    modes, sizes = (sorted({line[at] for line in lines}) for at in (0, 1))
+    up = LinearAxis([1.0, *(ratio.high for _, ratio, _ in found)])
+    lengths = sorted({config["seq_len"] for config, *_ in found})
+    modes, sizes = (sorted({_line(config)[at] for config, *_ in found}) for at in (0, 1))
     return {
         "lines": [
             {
@@ -57,37 +50,30 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
                 "style": f"line-{modes.index(mode) % 2}{' dashed' if sizes.index(d) % 2 else ''}",
                 "points": [
                     {
-                        "x": _place(lengths, one["seq_len"]),
-                        "y": 100 - up.at(one.ratio.value),
-                        "low": 100 - up.at(one.ratio.low),
-                        "high": 100 - up.at(one.ratio.high),
-                        "href": grid.link("track_time", {**dict(one.row.config), "impl": "triton"}),
-                        "title": f"{mode}, d {d}, {one['seq_len']} keys: {one.ratio.words} as fast as {_peer(one)}",
+                        "x": _place(lengths, config["seq_len"]),
+                        "y": 100 - up.at(ratio.value),
+                        "low": 100 - up.at(ratio.low),
+                        "high": 100 - up.at(ratio.high),
+                        "href": grid.link("track_time", config | {"impl": "triton"}),
+                        "title": f"{mode}, d {d}, {config['seq_len']} keys: {ratio.words} as fast as {peer}",
                     }
-                    for one in sorted(some, key=lambda each: each["seq_len"])
+                    for config, ratio, peer in line
                 ],
             }
-            for (mode, d), some in sorted(lines.items())
+            for (mode, d), line in itertools.groupby(found, lambda one: _line(one[0]))
         ],
         "across": [(f"{length}", _place(lengths, length)) for length in lengths],
         "up": [(f"{tick:g}\u00d7", 100 - up.at(tick)) for tick in up.ticks],
         "even": 100 - up.at(1.0),
         "commit": grid.commit,
-        "cudnn": _against_cudnn(rows, lengths[-1]),
+        "longest": lengths[-1],
+        "cudnn": [
+            (f"{config['mode']}, d {config['d']}", ratio.words)
+            for config, ratio, _ in speedups(rows, CUDNN)
+            if config["seq_len"] == lengths[-1]
+        ],
     }
 
 
 def _place(lengths: Sequence[int], length: int) -> float:
     return round(100 * lengths.index(length) / max(1, len(lengths) - 1), 2)
-
-
-def _peer(one: Speedup) -> str:
-    peer = one.row.speedups[FASTEST].peer
-    return label(peer.params["impl"]) if peer else ""
-
-
-def _against_cudnn(rows: Sequence[AttentionRow], longest: int) -> dict[str, Any] | None:
-    """At the longest sequence: the mode, the head dimension and the speed-up in words."""
-    found = [one for one in speedups(rows, CUDNN) if one["seq_len"] == longest]
-    cells = [(f"{one['mode']}, d {one['d']}", one.ratio.words) for one in found]
-    return {"longest": longest, "cells": cells} if cells else None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from perf.site.estimate import Ratio
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import document_of
 from perf.studies.attention.results import Pair, by_d, nearest, shape, tflops, timed, worst_of
@@ -102,7 +103,7 @@ class Beside(Answer):
 
     def slower(self, **axes: Any) -> list[Pair]:
         """The pairs in which ours may be the slower: all but those whose interval lies above 1."""
-        return [pair for pair in self.select(**axes) if not _clear(speedup_of(pair))]
+        return [pair for pair in self.select(**axes) if _verdict(pair) != "better"]
 
     def below_1(self, **axes: Any) -> int:
         """The number of pairs in which ours takes the longer time, by more than the interval or not."""
@@ -114,7 +115,7 @@ class Beside(Answer):
 
     def clearly_faster(self, **axes: Any) -> int:
         """The number of cells where ours is faster than all others by more than the interval."""
-        return sum(_clear(one[:2]) for one in self.to_the_best(**axes))
+        return sum(Ratio(*one[:2]).verdict == "better" for one in self.to_the_best(**axes))
 
     def ms(self, **axes: Any) -> list[float]:
         """Our milliseconds."""
@@ -206,9 +207,9 @@ def front(language: str, documents: Documents, elsewhere: Documents) -> list[Row
         cell, there = _causal(documents, line), _causal(elsewhere, line)
         speedup, half, _ = best(cell, speedup_of)
         ms, over = digits(milliseconds(cell[0], "ours"), 4), _over_best(cell)
-        if all(map(_clear, map(speedup_of, cell))):
+        if all(_verdict(pair) == "better" for pair in cell):
             ms = Markup(f"**{plain(ms)}**")
-        elif _lost((speedup, half)):
+        elif Ratio(speedup, half).verdict == "worse":
             over = Markup(f"**{plain(over)}**")
         others = {pair["against"]: factor(speedup_of(pair)[0]) for pair in cell}
         shown.append(
@@ -226,19 +227,13 @@ def _causal(documents: Documents, line: dict[str, Any]) -> list[Pair]:
     return cell
 
 
+def _verdict(pair: Pair) -> str:
+    return Ratio(*speedup_of(pair)).verdict
+
+
 def _over_best(cell: list[Pair]) -> str:
     speedup, half, name = best(cell, speedup_of)
     return f"{with_interval(speedup, half)}, {NAMES[name]}"
-
-
-def _lost(speedup: tuple[float, float]) -> bool:
-    value, half = speedup
-    return value * (1 + half) < 1
-
-
-def _clear(speedup: tuple[float, float]) -> bool:
-    value, half = speedup
-    return value / (1 + half) > 1
 
 
 def _named(pair: Pair, words: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ from perf.site.attention.collected import MachineAttention, Measured
 from perf.site.attention.page import _headline, render
 from perf.site.attention.rows import Overview
 from perf.site.conditions import CLOCKS
+from perf.site.estimate import Ratio
 from tests.site import synthetic
 from tests.site.attention.made_up import measured, page_of
 from tests.site.pages import text_of
@@ -57,7 +58,7 @@ def test_a_class_without_a_time_shows_memory_beside_its_peers(tmp_path: Path) ->
 
 
 def test_a_ratio_of_memory_that_rounds_to_one_is_no_ratio() -> None:
-    one, two = (Overview(9, ratio, 0.01, ratio, ratio, 0, 0) for ratio in (1.004, 2.0))
+    one, two = (Overview(9, Ratio(ratio, 0.01), ratio, ratio, 0, 0) for ratio in (1.004, 2.0))
     overviews = {"reference": one, "sdpa": two}
     known = SECTIONS["attention.PyTorchAttentionSaved"]
     assert [ratio for ratio, _ in _headline(overviews, True, known)] == ["", "2.00\u00d7"]
