@@ -92,5 +92,10 @@ def percent(fraction: float) -> str:
     return f"{text}\u00a0%"
 
 
+def change(fraction: float) -> str:
+    """Format a change in per cent with its sign and a no-break space: +1.2 %."""
+    return f"{100 * fraction:+.1f}\u00a0%"
+
+
 def _pick(value: float, units: Sequence[tuple[float, str]]) -> tuple[float, str]:
     return next((unit for unit in units if abs(value) >= unit[0]), units[-1])

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from perf import units
+
 ROOMS = Path(__file__).parent
 """Folder with one subfolder per page. Code and templates of all pages are here and in `templates`."""
 
@@ -103,13 +105,15 @@ def render(room: str, *, show_commit_url: str, **values: Any) -> str:
 def _environment() -> Any:
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(ROOMS),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["percent"] = units.percent
+    return environment
 
 
 def ident(text: str) -> str:

@@ -39,9 +39,9 @@ def test_one_sample_has_no_interval_and_nothing_is_better_or_worse_than_it() -> 
         [case(visits=((1.0,),)), case("sdpa"), case("reference", visits=((9.0,) * 4,) * 3)], "triton"
     )
     assert {one.ratio and one.ratio.verdict for one in row.speedups.values()} == {"even"}
-    spread = _speedup(row.speedups["sdpa"], SECTIONS["attention.FlashAttention"])["title"]
+    spread = _speedup(row.speedups["sdpa"], SECTIONS["attention.FlashAttention"]).title
     assert "?" in spread and "inf" not in spread
-    assert "inf" not in str(table_row(row, SECTIONS["attention.FlashAttention"], [], 1.0, lambda *series: ""))
+    assert "inf" not in str(table_row(row, SECTIONS["attention.FlashAttention"], [], (1.0, ""), lambda *series: ""))
 
 
 def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perf import units
@@ -10,6 +11,7 @@ from perf.harness.status import Status
 from perf.site.attention.catalogue import Section
 from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
+from perf.site.table import Cell, Row, duration, number, parameter
 from perf.site.wording import FASTEST, label, reading_order, status, value_text, words
 
 Link = Callable[[str, dict[str, Any]], str]
@@ -121,29 +123,26 @@ def _text(section: Section) -> Callable[[float], str]:
     return units.seconds if section.quantity == "time" else units.memory
 
 
-def _heat(row: AttentionRow | None, peer: str, section: Section) -> dict[str, Any]:
+def _heat(row: AttentionRow | None, peer: str, section: Section) -> tuple[Cell, int]:
+    """Return the cell of a heat map, and its tint in per cent."""
     if row is None:
-        return _empty("not measured")
+        return _empty("not measured"), 0
     if row.ours is not None and row.ours.status != "ok":
         long, short = status(row.ours.status)
-        return _empty(f"{label(section.ours)}: {long}", short) | {"kind": "failed"}
-    return _speedup(row.speedups[peer], section)
+        return replace(_empty(f"{label(section.ours)}: {long}", short), classes="failed"), 0
+    cell = _speedup(row.speedups[peer], section)
+    if cell.classes not in ("better", "worse"):
+        return cell, 0
+    return cell, round(12 + 48 * min(abs(math.log2(cell.value)) / _FULL_TINT, 1.0))
 
 
-def _speedup(one: Speedup, section: Section) -> dict[str, Any]:
+def _speedup(one: Speedup, section: Section) -> Cell:
     peer = label(one.peer.params["impl"]) if one.peer else ""
     if ratio := one.ratio:
-        strength = min(abs(math.log2(ratio.value)) / _FULL_TINT, 1.0)
         say, text = WORDS[section.quantity], units.times(ratio.value)
         known = ratio.words if section.quantity == "time" else text
-        return {
-            "text": text,
-            "kind": ratio.verdict,
-            "tint": 0 if ratio.verdict == "even" else round(12 + 48 * strength),
-            "title": f"{say[ratio.verdict]}: {peer} {say['needs']} {known} "
-            f"the {section.quantity} of {label(section.ours)}",
-            "value": ratio.value,
-        }
+        title = f"{say[ratio.verdict]}: {peer} {say['needs']} {known} the {section.quantity} of {label(section.ours)}"
+        return number(ratio.value, units.times, classes=ratio.verdict, title=title)
     if one.peer is None:
         return _empty("not measured")
     if one.peer.status == "ok":
@@ -152,39 +151,33 @@ def _speedup(one: Speedup, section: Section) -> dict[str, Any]:
     return _empty(f"{peer}: {long}", short)
 
 
-def _empty(title: str, text: str = _NOTHING) -> dict[str, Any]:
-    return {"text": text, "kind": "none", "tint": 0, "title": title}
+def _empty(title: str, text: str = _NOTHING) -> Cell:
+    return Cell(text, classes="none", title=title, is_number=True)
 
 
-def table_row(row: AttentionRow, section: Section, axes: Sequence[str], scale: float, link: Link) -> dict[str, Any]:
-    """One case of ours; `scale` is that of the column of rates."""
-    config = dict(row.config)
+def table_row(
+    row: AttentionRow, section: Section, axes: Sequence[str], rate_unit: tuple[float, str], link: Link
+) -> Row:
+    """One case of ours."""
+    config, time, (scale, unit) = dict(row.config), row.figure, rate_unit
     params = config | {"impl": section.ours}
-    found: dict[str, Any] = {
-        "axes": [(axis, config[axis], value_text(axis, config[axis])) for axis in axes],
-        "name": ", ".join(map(words, config, config.values())),
-        "time": "",
-        "status": status(row.ours.status)[0] if row.ours else "not measured",
-        "reason": row.ours.reason if row.ours else "",
-        "time_href": link("track_time", params),
-        "memory_href": link("track_peak_memory", params),
-        "rate": units.digits(row.flops_per_s / scale) if row.flops_per_s else "",
-        "rate_value": row.flops_per_s or "",
-        "ceiling": units.percent(row.ceiling) if row.ceiling else "",
-        "ceiling_value": row.ceiling or "",
-        "memory": "",
-        "memory_value": "",
-        "peers": {peer: _speedup(speedup, section) for peer, speedup in row.speedups.items()},
-    }
-    if row.figure and section.quantity == "time":
-        low, high = ("", "")
-        if math.isfinite(row.figure.high):
-            low, high = units.seconds_together([row.figure.low, row.figure.high])
-        time = row.figure.median
-        found |= {"time": units.seconds(time), "time_value": time, "low": low, "high": high}
-    if row.figure and row.ours and row.ours.peak_bytes is not None:
-        found |= {"memory": units.memory(row.ours.peak_bytes), "memory_value": row.ours.peak_bytes}
-    return found
+    memory_href, cells = (
+        link("track_peak_memory", params),
+        {one: parameter(config[one], value_text(one, config[one])) for one in axes},
+    )
+    if section.quantity == "time":
+        spread = f"±{units.percent(time.high / time.median - 1)}" if time else ""
+        peak_bytes = row.ours.peak_bytes if row.ours and time else None
+        cells |= {
+            "time": duration(row.ours, time, href=link("track_time", params), beside=spread),
+            unit: number(row.flops_per_s, lambda value: units.digits(value / scale)),
+            "of ceiling": number(row.ceiling, units.percent, share=row.ceiling),
+            "peak memory": number(peak_bytes, units.memory, href=memory_href),
+        }
+    else:
+        cells |= {"memory": duration(row.ours, row.figure, written=units.memory, href=memory_href)}
+    peers = {f"\u00d7 {label(peer)}": _speedup(one, section) for peer, one in row.speedups.items() if peer != FASTEST}
+    return ", ".join(map(words, config, config.values())), cells | peers
 
 
 def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, Any]]:

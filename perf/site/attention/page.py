@@ -12,6 +12,7 @@ from perf.site.attention.catalogue import SECTIONS, Section
 from perf.site.attention.collected import MachineAttention, Measured, collect
 from perf.site.attention.rows import AttentionRow, Overview, build_rows, overview
 from perf.site.history import Series
+from perf.site.table import table
 from perf.site.wording import FASTEST, label, varying
 
 __all__ = ["collect", "render"]
@@ -96,14 +97,9 @@ def _grid(
 ) -> dict[str, Any]:
     """Many cases: each peer's overview and heat maps, and a table of every case of ours."""
     done = [row for row in rows if row.figure]
-    scale, unit = units.rate_unit([row.flops_per_s for row in done if row.flops_per_s])
+    rate_unit = units.rate_unit([row.flops_per_s for row in done if row.flops_per_s])
     return {
-        "axes": axes,
-        "rate_unit": unit,
-        "timed": section.quantity == "time",
-        "has_rate": any(row.flops_per_s for row in done),
         "memory_linked": f"{one.benchmark}.track_peak_memory" in one.series,
-        "has_memory": any(row.ours and row.ours.peak_bytes is not None for row in done),
         "peers": [
             {
                 "id": peer,
@@ -113,8 +109,7 @@ def _grid(
             }
             for peer, found in overviews.items()
         ],
-        "columns": [(peer, label(peer)) for peer in overviews if peer != FASTEST],
-        "rows": [cells.table_row(row, section, axes, scale, one.link) for row in rows],
+        "cases": table(cells.table_row(row, section, axes, rate_unit, one.link) for row in rows),
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perf import units
 from perf.gate.acceptance import Acceptance
 from perf.gate.evidence import Outcome
 from perf.gate.explanation import is_around_kernels, is_host_time, why_larger, why_slower
@@ -262,8 +263,7 @@ def _range(one: MachineChanges, changes: Sequence[Change]) -> dict[str, Any]:
 
 def _moved(changes: Sequence[float]) -> str:
     """ "-3.0 % to +5.9 %", of the changes of controls in ascending order; "" without any."""
-    ends = [f"{100 * change:+.1f}\u00a0%" for change in dict.fromkeys((changes[0], changes[-1]))] if changes else []
-    return " to ".join(ends)
+    return " to ".join(dict.fromkeys(units.change(change) for change in (*changes[:1], *changes[-1:])))
 
 
 def _row(one: MachineChanges, each: Change) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Distributed page: exposed communication, bucket sizes and sharded optimizer states."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from perf.site import conditions, pages
 from perf.site.distributed.bucket_picture import picture
 from perf.site.distributed.headlines import half_width, headlines, interval, percent, place, seconds, setting
 from perf.site.distributed.rows import (
+    BASELINE,
     CLASSES,
     FULLY_SHARDED,
     OURS_SWEPT,
@@ -22,7 +23,6 @@ from perf.site.distributed.rows import (
     FullyShard,
     Group,
     Shard,
-    Strategy,
     Where,
     collectives_of,
     fully_sharded_of,
@@ -34,10 +34,15 @@ from perf.site.distributed.rows import (
 from perf.site.estimate import Estimate, estimate
 from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
-from perf.site.wording import status, varying
+from perf.site.table import Cell, Row, duration, number, parameter, table, text
+from perf.site.wording import varying
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""
+
+
+_TITLES = {"context_length": "context", "world_size": "ranks"}
+"""Column titles of axes that have another one than their name."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +102,11 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "headlines": list(headlines(timed, collectives, shards, fully_sharded)),
         "has_numbers": any(map(estimate, results)),
         "on_gpu": any(result.session.device.get("sm_count") for result in results),
-        "strategies": _settings([group.where for group in timed]),
-        "strategy_rows": [_strategy(one, group, row) for group in timed for row in group.strategies],
+        "strategies": _by_setting([(group.where, _strategies(one, group)) for group in timed]),
         "sweeps": [_sweep(one, sweep) for sweep in sweeps if sweep.shortest],
-        "collectives": [_collective(one, row) for row in collectives],
-        "shards": _settings([group[0].where for group in shards]),
-        "shard_rows": [_shard(one, group, row) for group in shards for row in group],
-        "fully_sharded": _settings([group[0].where for group in fully_sharded]),
-        "fully_sharded_rows": [_fully_shard(one, group, row) for group in fully_sharded for row in group],
-        "points": [point.removesuffix("_bytes").replace("_", " ") for point in POINTS],
+        "collectives": table(_collective(one, row) for row in collectives),
+        "shards": _by_setting([(group[0].where, _shards(one, group)) for group in shards]),
+        "fully_sharded": _by_setting([(group[0].where, _fully_sharded(one, group)) for group in fully_sharded]),
         "failures": by_reason(results, with_class),
         "commits": list(one.commits.values()),
         "facts": facts + [("NCCL", "; ".join(filter(None, nccl)))] * any(nccl),
@@ -117,63 +118,78 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     }
 
 
-def _settings(wheres: Sequence[Where]) -> dict[str, Any]:
-    """Return axes that vary between rows, and the constant axes as text."""
+def _by_setting(groups: Sequence[tuple[Where, Iterable[Mapping[str, Cell]]]]) -> dict[str, Any]:
+    """Return the table of all groups, with a column for each axis that varies, and the constant axes as text."""
+    wheres = [where for where, _ in groups]
     axes = varying(where._asdict() for where in wheres)
+
+    def row(where: Where, cells: Mapping[str, Cell]) -> Row:
+        (title, head), *others = cells.items()
+        varied = {_TITLES.get(name, name): parameter(getattr(where, name)) for name in axes}
+        return f"{head.text}, {place(where)}", {title: head} | varied | dict(others)
+
     return {
-        "axes": axes,
+        "table": table(row(where, cells) for where, rows in groups for cells in rows),
         "constants": ", ".join(setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in axes),
     }
 
 
-def _time(found: Estimate | None, result: CaseResult | None, href: str) -> dict[str, Any]:
-    """Return a cell: a time with the half-width of its interval, or the reason why there is none."""
-    if found is None:
-        failed = result is not None and result.status != "ok"
-        return {
-            "text": "",
-            "value": "",
-            "spread": "",
-            "href": "",
-            "status": status(result.status)[1] if result and failed else "",
-            "title": result.reason if result and failed else "not measured",
+def _time(one: MachineDistributed, found: Estimate | None, result: CaseResult | None, classes: str = "") -> Cell:
+    """Return a time with the half-width of its interval, or the reason why there is none."""
+    spread = f"±{half_width(found)}" if found else ""
+    return duration(result, found, written=seconds, href=one.link(result), beside=spread, classes=classes)
+
+
+def _speedup(base: Estimate | None, found: Estimate | None) -> Cell:
+    return number(base.median / found.median if base and found else None, units.times)
+
+
+def _count(value: float | None) -> Cell:
+    return number(value, "{:g}".format)
+
+
+def _megabytes(value: float | None, formula: float | None = None) -> Cell:
+    return number(value, _in_megabytes, beside=_in_megabytes(formula) if formula else "")
+
+
+def _in_megabytes(value: float) -> str:
+    return units.digits(value / 1e6)
+
+
+def _points(
+    one: MachineDistributed,
+    result: CaseResult | None,
+    fact: Callable[[str], float | None],
+    predicted: Callable[[str], float | None],
+) -> dict[str, Cell]:
+    """Return a rank's memory at three points, each with its closed form beside it."""
+    return {
+        point.removesuffix("_bytes").replace("_", " "): number(
+            fact(point) or None,
+            units.memory,
+            href=one.link(result, f"track_{point}"),
+            beside=units.memory(formula) if (formula := predicted(point)) else "",
+        )
+        for point in POINTS
+    }
+
+
+def _strategies(one: MachineDistributed, group: Group) -> Iterator[dict[str, Cell]]:
+    for row in group.strategies:
+        step, exposed, share = row.result("step"), row.result("exposed"), row.share
+        hidden = min(max(share or 0.0, 0.0), 1.0)
+        yield {
+            "strategy": text(row.name),
+            "step": _time(one, row.step, step, "fastest" if row is group.fastest else ""),
+            "\u00d7 torch": _speedup(group.baseline if row.name != BASELINE else None, row.step),
+            "breakdown": Cell(parts=() if share is None else (("compute", 1 - hidden), ("communication", hidden))),
+            "exposed": _time(one, row.exposed, exposed),
+            "share": number(share, percent),
+            "calls": _count(row.fact("calls")),
+            "MB sent": _megabytes(row.fact("bytes")),
+            "peak memory": number(row.peak_bytes or None, units.memory, href=one.link(step, "track_peak_memory")),
+            "commit": Cell(commits=row.commits if len(one.commits) > 1 else ()),
         }
-    return {
-        "text": seconds(found.median),
-        "value": f"{found.median:.6g}",
-        "spread": half_width(found),
-        "href": href,
-        "status": "",
-        "title": "",
-    }
-
-
-def _strategy(one: MachineDistributed, group: Group, row: Strategy) -> dict[str, Any]:
-    step, exposed = row.result("step"), row.result("exposed")
-    peak, sent, calls, share = row.peak_bytes, row.fact("bytes"), row.fact("calls"), row.share
-    hidden = min(max(share, 0.0), 1.0) if share is not None else None
-    ratio = group.baseline.median / row.step.median if group.baseline and row.step else None
-    return {
-        "where": group.where._asdict(),
-        "name": row.name,
-        "full": f"{row.name}, {place(group.where)}",
-        "fastest": row is group.fastest,
-        "step": _time(row.step, step, one.link(step)),
-        "ratio": units.times(ratio) if ratio and row.name != "torch" else "",
-        "exposed": _time(row.exposed, exposed, one.link(exposed)),
-        "share": percent(share) if share is not None else "",
-        "share_value": share if share is not None else "",
-        "parts": []
-        if hidden is None
-        else [("compute", round(100 * (1 - hidden), 2)), ("communication", round(100 * hidden, 2))],
-        "calls": f"{calls:g}" if calls is not None else "",
-        "megabytes": units.digits(sent / 1e6) if sent is not None else "",
-        "megabytes_value": sent if sent is not None else "",
-        "peak": units.memory(peak) if peak else "",
-        "peak_value": peak or "",
-        "peak_href": one.link(step, "track_peak_memory"),
-        "commits": row.commits,
-    }
 
 
 def _sweep(one: MachineDistributed, sweep: Group) -> dict[str, Any]:
@@ -190,100 +206,66 @@ def _sweep(one: MachineDistributed, sweep: Group) -> dict[str, Any]:
         "fitted": model is not None,
         "best": units.memory(best) if best else "",
         "best_exposed": units.seconds(model.exposed(best)) if model and best else "",
-        "rows": [
-            {
-                "name": row.name,
-                "full": f"{row.name}, {row.bucket_size_mb:g} MiB, {place(sweep.where)}",
-                "bucket": f"{row.bucket_size_mb:g}",
-                "mean": units.memory(row.bucket_bytes) if row.bucket_bytes else "",
-                "mean_value": row.bucket_bytes or "",
-                "calls": f"{calls:g}" if (calls := row.fact("calls")) is not None else "",
-                "exposed": _time(row.exposed, row.result("exposed"), one.link(row.result("exposed"))),
-                "model": units.seconds(model.exposed(row.bucket_bytes)) if model and row.bucket_bytes else "",
-                "model_value": model.exposed(row.bucket_bytes) if model and row.bucket_bytes else "",
-                "step": _time(row.step, row.result("step"), one.link(row.result("step"))),
-                "fastest": row is sweep.fastest,
-            }
+        "table": table(
+            (
+                f"{row.name}, {row.bucket_size_mb:g} MiB, {place(sweep.where)}",
+                {
+                    "strategy": parameter(row.name),
+                    "MiB at most": _count(row.bucket_size_mb),
+                    "calls": _count(row.fact("calls")),
+                    "mean bucket": number(row.bucket_bytes, units.memory),
+                    "exposed": _time(one, row.exposed, row.result("exposed")),
+                    "by the model": number(
+                        model.exposed(row.bucket_bytes) if model and row.bucket_bytes else None, units.seconds
+                    ),
+                    "step": _time(one, row.step, row.result("step"), "fastest" if row is sweep.fastest else ""),
+                },
+            )
             for row in sweep.strategies
-        ],
+        ),
     }
 
 
-def _collective(one: MachineDistributed, row: Collective) -> dict[str, Any]:
-    return {
-        "backend": row.backend,
-        "world_size": row.world_size,
-        "megabytes": row.megabytes,
-        "full": f"{row.megabytes} MB over {row.world_size} ranks, {row.backend}",
-        "time": _time(row.time, row.cell.result, one.link(row.cell.result)),
-        "algorithm": units.bandwidth(row.algorithm_bandwidth),
-        "algorithm_value": row.algorithm_bandwidth,
-        "bus": units.bandwidth(row.bus_bandwidth),
-        "bus_value": row.bus_bandwidth,
+def _collective(one: MachineDistributed, row: Collective) -> Row:
+    return f"{row.megabytes} MB over {row.world_size} ranks, {row.backend}", {
+        "backend": parameter(row.backend),
+        "ranks": parameter(row.world_size),
+        "MB": parameter(row.megabytes),
+        "time": _time(one, row.time, row.cell.result),
+        "algbw": number(row.algorithm_bandwidth, units.bandwidth),
+        "busbw": number(row.bus_bandwidth, units.bandwidth),
     }
 
 
-def _shard(one: MachineDistributed, group: Sequence[Shard], row: Shard) -> dict[str, Any]:
-    facts = row.result.facts
+def _shards(one: MachineDistributed, group: Sequence[Shard]) -> Iterator[dict[str, Cell]]:
     whole = next((shard.time for shard in group if shard.name == "none" and shard.time), None)
-    held, formula = facts.get("optimizer_bytes"), row.predicted("optimizer_bytes")
-    sent = facts.get("communicated_bytes")
-    return {
-        "where": row.where._asdict(),
-        "name": row.name,
-        "full": f"{row.name}, {place(row.where)}",
-        "time": _time(row.time, row.result, one.link(row.result)),
-        "ratio": units.times(whole.median / row.time.median) if row.time and whole and row.name != "none" else "",
-        "points": [
-            {
-                "text": units.memory(facts[point]) if facts.get(point) else "",
-                "value": facts.get(point) or "",
-                "href": one.link(row.result, f"track_{point}"),
-                "formula": units.memory(predicted) if facts.get(point) and (predicted := row.predicted(point)) else "",
-            }
-            for point in POINTS
-        ],
-        "held": units.memory(held) if held else "",
-        "held_value": held or "",
-        "off": f"{100 * (held / formula - 1):+.1f}\u00a0%" if held and formula else "",
-        "megabytes": units.digits(sent / 1e6) if sent else "",
-        "megabytes_value": sent or "",
-    }
+    for row in group:
+        facts = row.result.facts
+        held, formula = facts.get("optimizer_bytes"), row.predicted("optimizer_bytes")
+        yield {
+            "sharding": text(row.name),
+            "step": _time(one, row.time, row.result),
+            "\u00d7 none": _speedup(whole if row.name != "none" else None, row.time),
+            **_points(one, row.result, facts.get, row.predicted),
+            "moments per rank": number(
+                held or None, units.memory, beside=units.change(held / formula - 1) if held and formula else ""
+            ),
+            "MB sent by the optimizer": _megabytes(facts.get("communicated_bytes") or None),
+        }
 
 
-def _fully_shard(one: MachineDistributed, group: Sequence[FullyShard], row: FullyShard) -> dict[str, Any]:
-    step, exposed, share = row.result("step"), row.result("exposed"), row.share
+def _fully_sharded(one: MachineDistributed, group: Sequence[FullyShard]) -> Iterator[dict[str, Cell]]:
     torchs = torchs_of(group)
-    base = torchs.step if torchs else None
-    full = f"{row.name}, {row.compute_dtype}, {place(row.where)}"
-
-    def moved(name: str) -> dict[str, Any]:
-        num_bytes, formula = row.fact(name), row.predicted(name)
-        return {
-            "text": units.digits(num_bytes / 1e6) if num_bytes else "",
-            "value": num_bytes or "",
-            "formula": units.digits(formula / 1e6) if num_bytes and formula else "",
+    for row in group:
+        step, exposed = row.result("step"), row.result("exposed")
+        yield {
+            "sharding": text(row.name),
+            "gathered in": text(row.compute_dtype),
+            "step": _time(one, row.step, step),
+            "\u00d7 FSDP2": _speedup(torchs.step if torchs and row is not torchs else None, row.step),
+            "exposed": _time(one, row.exposed, exposed),
+            "share": number(row.share, percent),
+            **_points(one, step, row.fact, row.predicted),
+            "MB gathered": _megabytes(row.fact("gathered_bytes") or None, row.predicted("gathered_bytes")),
+            "MB scattered": _megabytes(row.fact("scattered_bytes") or None, row.predicted("scattered_bytes")),
         }
-
-    def held(point: str) -> dict[str, Any]:
-        num_bytes, formula = row.fact(point), row.predicted(point) if point != POINTS[0] else None
-        return {
-            "text": units.memory(num_bytes) if num_bytes else "",
-            "value": num_bytes or "",
-            "href": one.link(step, f"track_{point}"),
-            "formula": units.memory(formula) if num_bytes and formula else "",
-        }
-
-    return {
-        "where": row.where._asdict(),
-        "name": row.name,
-        "compute_dtype": row.compute_dtype,
-        "full": full,
-        "step": _time(row.step, step, one.link(step)),
-        "ratio": units.times(base.median / row.step.median) if base and row.step and row is not torchs else "",
-        "exposed": _time(row.exposed, exposed, one.link(exposed)),
-        "share": percent(share) if share is not None else "",
-        "share_value": share if share is not None else "",
-        "points": [held(point) for point in POINTS],
-        "moved": [moved(name) for name in ("gathered_bytes", "scattered_bytes")],
-    }

@@ -212,14 +212,14 @@ class FullyShard(Stepped):
         return "float32" if self.name == TORCHS[0] else self.compute_dtype
 
     def predicted(self, fact: str) -> float | None:
-        """Return a fact by the closed form of ours: gathered_bytes, scattered_bytes or states at the step's end."""
+        """Return a fact by the closed form of ours: bytes moved, or states before and after a step."""
         size, ranks = self.where.size, self.where.world_size
         try:
             if fact == "gathered_bytes":
                 return closed_forms.gathered_bytes(size, ranks, self.compute_dtype, PREFETCH[self.name])
             if fact == "scattered_bytes":
                 return closed_forms.scattered_bytes(size, ranks, self.compute_dtype)
-            return closed_forms.fully_sharded_bytes(size, ranks)
+            return closed_forms.fully_sharded_bytes(size, ranks) if fact != POINTS[0] else None
         except (KeyError, Unavailable):
             return None
 

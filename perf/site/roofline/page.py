@@ -16,6 +16,7 @@ from perf.site.newest import NewestCell, Site
 from perf.site.roofline import rows
 from perf.site.roofline.picture import picture
 from perf.site.roofline.rows import Class, History, RooflineRow, classes_of
+from perf.site.table import Cell, Row, number, parameter, table, text
 from perf.site.wording import label, value_text, words
 
 MIN_POINTS = history.MIN_POINTS
@@ -100,11 +101,14 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
         "summary": _summary(one, ours),
         "picture": picture(rows, lambda row: (_title(row), one.link(row))),
         "flat": sum(1 for row in rows if not row.flops_per_s),
-        "rate_unit": unit,
         "selection": "smoke" if all(each.benchmark.startswith("smoke.") for each in classes) else "gpu",
-        "classes": [_class(one, each) for each in classes],
+        "classes": table(_class(one, each) for each in classes),
+        "commands": [
+            (each.benchmark, f"asv run --bench '^{re.escape(each.benchmark)}\\.' {_most_cases_at(each)[:8]}^!")
+            for each in classes
+        ],
         "histories": [found for each in classes if (found := _history(one, each))],
-        "rows": [_row(one, row, scale) for row in (*ours, *others)],
+        "cases": table(_row(one, row, scale, unit) for row in (*ours, *others)),
         "failures": by_reason(results, with_class),
         "commits": [one.commits[commit] for commit in dict.fromkeys(row.cell.commit for row in rows)],
         "facts": conditions.facts(results),
@@ -120,17 +124,11 @@ def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any
         "median": units.percent(statistics.median(row.fraction for row in ours)),
         "low": units.percent(ours[len(ours) // 4].fraction),
         "high": units.percent(ours[3 * len(ours) // 4].fraction),
-        "best": _named(one, ours[-1]),
-        "worst": _named(one, ours[0]),
-    }
-
-
-def _named(one: MachineRoofline, row: RooflineRow) -> dict[str, str]:
-    return {
-        "text": units.percent(row.fraction),
-        "name": name_of(row.result),
-        "benchmark": row.result.benchmark,
-        "href": one.link(row),
+        "best": {
+            "text": units.percent(ours[-1].fraction),
+            "name": f"{ours[-1].result.benchmark}, {name_of(ours[-1].result)}",
+            "href": one.link(ours[-1]),
+        },
     }
 
 
@@ -151,51 +149,47 @@ def _title(row: RooflineRow) -> str:
     return f"{row.result.benchmark}, {name_of(row.result)}: {units.percent(row.fraction)} of the ceiling{speed}"
 
 
-def _class(one: MachineRoofline, each: Class) -> dict[str, Any]:
-    ours = each.ours
-    commit = max((row.cell.commit for row in ours), key=[row.cell.commit for row in ours].count)
-    series = f"{each.benchmark}.track_time"
-    return {
-        "name": each.benchmark,
-        "href": f"history.html#{series}" if series in one.series else "",
-        "cases": len(ours),
-        "median": units.percent(each.median),
-        "median_value": each.median,
-        "width": _width(each.median),
-        "worst": _named(one, ours[0]),
-        "worst_value": ours[0].fraction,
-        "best": _named(one, ours[-1]),
-        "best_value": ours[-1].fraction,
-        "peers": units.percent(each.peers_median) if each.peers_median else "",
-        "peers_value": each.peers_median or "",
-        "memory": sum(row.least.limit == "memory" for row in ours),
-        "commit": one.commits[commit],
-        "command": f"asv run --bench '^{re.escape(each.benchmark)}\\.' {commit[:8]}^!",
+def _class(one: MachineRoofline, each: Class) -> Row:
+    ours, series = each.ours, f"{each.benchmark}.track_time"
+    commit = one.commits[_most_cases_at(each)]
+    return each.benchmark, {
+        "class": text(each.benchmark, href=f"history.html#{series}" if series in one.series else ""),
+        "cases": number(len(ours), str),
+        "median": number(each.median, units.percent, share=each.median),
+        "peers\u2019 median": number(each.peers_median, units.percent),
+        "worst": _which(one, ours[0]),
+        "best": _which(one, ours[-1]),
+        "limited by memory": number(sum(row.least.limit == "memory" for row in ours) or None, str),
+        "most cases at": Cell(commits=(commit.hash,), beside=commit.date),
     }
 
 
-def _row(one: MachineRoofline, row: RooflineRow, scale: float) -> dict[str, Any]:
-    result = row.result
-    return {
-        "benchmark": result.benchmark,
-        "name": name_of(result),
-        "whose": row.whose,
-        "impl": label(result.params["impl"]) if "impl" in result.params else "",
-        "dtype": result.matmul_dtype if result.flops else "",
-        "limit": row.least.limit,
-        "time": units.seconds(row.time.median),
-        "time_value": f"{row.time.median:.4g}",
-        "spread": units.percent((row.time.high - row.time.median) / row.time.median),
-        "href": one.link(row),
-        "intensity": units.digits(row.intensity) if row.intensity else "",
-        "intensity_value": f"{row.intensity:.4g}" if row.intensity else "",
-        "rate": units.digits(row.flops_per_s / scale) if row.flops_per_s else "",
-        "rate_value": f"{row.flops_per_s:.4g}" if row.flops_per_s else "",
-        "bandwidth": units.bandwidth(row.bytes_per_s) if result.min_bytes else "",
-        "bandwidth_value": f"{row.bytes_per_s:.4g}",
-        "fraction": units.percent(row.fraction),
-        "fraction_value": round(row.fraction, 6),
-        "width": _width(row.fraction),
+def _most_cases_at(each: Class) -> str:
+    return statistics.mode(row.cell.commit for row in each.ours)
+
+
+def _which(one: MachineRoofline, row: RooflineRow) -> Cell:
+    """Return a share of the ceiling with the case beside it."""
+    return Cell(
+        units.percent(row.fraction), row.fraction, href=one.link(row), beside=name_of(row.result), classes="which"
+    )
+
+
+def _row(one: MachineRoofline, row: RooflineRow, scale: float, unit: str) -> Row:
+    result, time = row.result, row.time
+    impl, dtype = result.params.get("impl"), result.matmul_dtype if result.flops else ""
+    return f"{result.benchmark}, {name_of(result)}", {
+        "case": text(name_of(result), href=one.link(row)),
+        "of ceiling": number(row.fraction, units.percent, share=row.fraction),
+        "class": parameter(result.benchmark),
+        "whose": parameter(row.whose),
+        "implementation": parameter(label(impl) if impl else "\u2013"),
+        "dtype": parameter(dtype or "\u2013"),
+        "limit": parameter(row.least.limit),
+        "time": number(time.median, units.seconds, beside=f"±{units.percent((time.high - time.median) / time.median)}"),
+        "FLOP/byte": number(row.intensity, units.digits),
+        unit: number(row.flops_per_s, lambda value: units.digits(value / scale)),
+        "bytes": number(row.bytes_per_s or None, units.bandwidth),
     }
 
 
@@ -219,7 +213,7 @@ def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
             {
                 "commit": one.moments[point.revision].commit,
                 "fraction": units.percent(point.fraction),
-                "change": "" if move is None else f"{100 * move:+.1f}\u00a0%",
+                "change": "" if move is None else units.change(move),
                 "environment": change,
             }
             for point, move, change in reversed(list(zip(found.points, moves, changes, strict=True)))
@@ -232,8 +226,3 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     return ", ".join(
         f"{name} {before[name]} to {after[name]}" for name in after if name in before and before[name] != after[name]
     )
-
-
-def _width(fraction: float) -> float:
-    """Return the width of a bar in per cent."""
-    return round(100 * min(fraction, 1.0), 1)

@@ -7,10 +7,11 @@ from typing import Any
 from perf import units
 from perf.harness.records import CaseResult
 from perf.site import conditions, pages
+from perf.site.estimate import estimate
 from perf.site.failures import by_reason
 from perf.site.newest import Site
 from perf.site.step.rows import MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, ways_of
-from perf.site.wording import status
+from perf.site.table import Cell, Row, duration, number, parameter, table
 
 BASELINE = ("bf16", "eager", "sdpa")
 """Baseline of the variants: plain PyTorch with its own attention."""
@@ -29,9 +30,9 @@ class MachineSteps:
     series: frozenset[str]
     """Names of asv's benchmarks with a graph of this machine."""
 
-    def link(self, result: CaseResult, method: str) -> str:
+    def link(self, result: CaseResult | None, method: str = "track_time") -> str:
         """Return asv's graph of a case; "" if there is none."""
-        return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params)
+        return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params) if result else ""
 
 
 def collect(site: Site, machine: str) -> MachineSteps:
@@ -50,7 +51,6 @@ def render(project: str, machines: Iterable[MachineSteps], show_commit_url: str)
         project=project,
         machines=[_machine(one) for one in every if one.commits],
         silent=[one.name for one in every if not one.commits],
-        modes=MODES,
         show_commit_url=show_commit_url,
     )
 
@@ -59,85 +59,66 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
     phases, ways = phases_of(one.phases), ways_of(one.variants)
     scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
     results = [cell.result for cell in (*one.phases, *one.variants)]
-    variants = list(dict.fromkeys(variant for row in ways for _, variant, _ in row.cells))
-    lines = [_phases(one, row, scale) for row in phases]
     return {
         "id": pages.ident(one.name),
         "name": one.name,
-        "rate_unit": unit,
-        "phases": [line for line in lines if _says_anything(line)],
-        "variants": variants,
-        "ways": [line for row in ways for line in _ways(one, row, variants)],
+        "phases": table(_phases(one, row, scale, unit) for row in phases if row.says_anything),
+        "ways": table(line for row in ways for line in _ways(one, row)),
         "failures": by_reason(results),
         "commits": one.commits,
         "facts": conditions.facts(results),
     }
 
 
-def _phases(one: MachineSteps, row: Phases, scale: float) -> dict[str, Any]:
-    step, rate = row.wall.get("step"), row.flops_per_s
-    peaks = {
-        mode: result.peak_bytes for mode, result in row.wall.items() if result.status == "ok" and result.peak_bytes
-    }
-    return {
-        "size": row.size,
-        "context_length": row.context_length,
-        "precision": row.precision,
-        "commit": row.commit,
-        "times": {mode: _time(one, row.wall.get(mode), row.seconds("wall", mode)) for mode in MODES},
-        "busy": units.percent(row.busy_share) if row.busy_share else "",
-        "busy_value": row.busy_share or "",
-        "parts": [(name, round(100 * share, 2), units.percent(share)) for name, share in row.parts.items()],
-        "rate": units.digits(rate / scale) if rate else "",
-        "rate_value": rate or "",
-        "utilization": units.percent(row.utilization) if row.utilization else "",
-        "peaks": [
-            {
-                "text": units.memory(peaks[mode]) if mode in peaks else "",
-                "value": peaks.get(mode, ""),
-                "href": one.link(row.wall[mode], "track_peak_memory") if mode in peaks else "",
-                "off": _off(peaks.get(mode), row.predicted_step_bytes) if mode == "step" else "",
-            }
-            for mode in ("forward", "step")
-        ],
-        "name": f"{row.size}, context {row.context_length}, {row.precision}" + ("" if step else ", no step"),
+def _phases(one: MachineSteps, row: Phases, scale: float, unit: str) -> Row:
+    times = {mode: _time(one, row.wall.get(mode)) for mode in MODES}
+    rate, utilization = row.flops_per_s, row.utilization
+    return f"{row.size}, context {row.context_length}, {row.precision}", {
+        "size": parameter(row.size),
+        "context": parameter(row.context_length),
+        "precision": parameter(row.precision),
+        "step": times.pop("step"),
+        "breakdown": Cell(parts=tuple(row.parts.items())),
+        "busy": number(row.busy_share, units.percent),
+        **times,
+        unit: number(
+            rate, lambda value: units.digits(value / scale), beside=units.percent(utilization) if utilization else ""
+        ),
+        "peak, forward": _peak(one, row.wall.get("forward"), None),
+        "peak, step": _peak(one, row.wall.get("step"), row.predicted_step_bytes),
+        "commit": Cell(commits=(row.commit,) if len(one.commits) > 1 else ()),
     }
 
 
-def _says_anything(line: dict[str, Any]) -> bool:
-    """Whether a row of phases has a number or the reason of a failure, and not dashes alone."""
-    return any(time["text"] or time["status"] for time in line["times"].values()) or any(
-        peak["text"] for peak in line["peaks"]
-    )
+def _time(one: MachineSteps, result: CaseResult | None, **more: Any) -> Cell:
+    return duration(result, estimate(result), href=one.link(result), **more)
 
 
-def _off(found: int | None, predicted: int | None) -> str:
-    """ "+0.8 %"."""
-    return f"{100 * (found / predicted - 1):+.1f}\u00a0%" if found and predicted else ""
+def _peak(one: MachineSteps, result: CaseResult | None, predicted: int | None) -> Cell:
+    """Return a peak of memory with its deviation from the predicted one."""
+    peak = result.peak_bytes if result and result.status == "ok" else None
+    beside = units.change(peak / predicted - 1) if peak and predicted else ""
+    return number(peak or None, units.memory, href=one.link(result, "track_peak_memory"), beside=beside)
 
 
-def _time(one: MachineSteps, result: CaseResult | None, seconds: float | None) -> dict[str, Any]:
-    cell = {"text": "", "value": "", "href": "", "title": "", "status": "", "gain": "", "fastest": False}
-    if result is None:
-        return cell | {"title": "not measured"}
-    if seconds is None:
-        return cell | {"title": result.reason, "status": status(result.status)[1]}
-    return cell | {"text": units.seconds(seconds), "value": seconds, "href": one.link(result, "track_time")}
-
-
-def _ways(one: MachineSteps, row: Ways, variants: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Return a row per precision and attention of one model, with a cell per variant."""
+def _ways(one: MachineSteps, row: Ways) -> Iterator[Row]:
+    """Yield a row per precision and attention of one model, with a cell per variant."""
     baseline, fastest = row.time(BASELINE), row.fastest
-    for precision, attention in dict.fromkeys((precision, attention) for precision, _, attention in row.cells):
-        cells = []
-        for variant in variants:
-            way = precision, variant, attention
-            found, result = row.time(way), row.cells[way].result if way in row.cells else None
-            gain = units.times(baseline.median / found.median) if baseline and found and way != BASELINE else ""
-            cell = _time(one, result, found.median if found else None)
-            cells.append(cell | {"gain": gain, "fastest": way == fastest})
-        yield {
-            "axes": (row.size, row.context_length, precision, attention),
-            "name": f"{row.size}, context {row.context_length}, {precision}, {attention}",
-            "cells": cells,
-        }
+    lines: dict[tuple[str, str], dict[str, Cell]] = {}
+    for way, cell in row.cells.items():
+        precision, variant, attention = way
+        found = row.time(way)
+        gain = units.times(baseline.median / found.median) if baseline and found and way != BASELINE else ""
+        line = lines.setdefault((precision, attention), {})
+        line[variant] = _time(one, cell.result, beside=gain, classes="fastest" if way == fastest else "")
+    for (precision, attention), line in lines.items():
+        yield (
+            f"{row.size}, context {row.context_length}, {precision}, {attention}",
+            {
+                "size": parameter(row.size),
+                "context": parameter(row.context_length),
+                "precision": parameter(precision),
+                "attention": parameter(attention),
+                **line,
+            },
+        )

@@ -35,6 +35,11 @@ class Phases:
         return found.median if found else None
 
     @property
+    def says_anything(self) -> bool:
+        """Whether a phase has a wall time, or the reason why it has none."""
+        return any(mode in self.wall for mode in MODES)
+
+    @property
     def busy_share(self) -> float | None:
         """Share of the step's wall time in which the GPU is busy."""
         wall, busy = self.seconds("wall", "step"), self.seconds("busy", "step")

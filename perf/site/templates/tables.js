@@ -1,21 +1,11 @@
 "use strict";
 // A page says everything without this script, which sorts and filters its tables.
 
-// Cells may span columns, so a cell's column is counted, not indexed.
-function cellAt(row, column) {
-  let at = 0;
-  for (const cell of row.cells) {
-    if (column < at + cell.colSpan) return cell;
-    at += cell.colSpan;
-  }
-  return null;
-}
-
 // What a cell says to sorting and filtering: its value, or its text where that is all there is to say.
 const told = (cell) => cell?.dataset.value ?? cell?.textContent.trim() ?? "";
 
 function valueOf(row, column) {
-  const text = told(cellAt(row, column));
+  const text = told(row.cells[column]);
   return text === "" || Number.isNaN(Number(text)) ? text : Number(text);
 }
 
@@ -79,14 +69,14 @@ function filterable(table) {
   const apply = () => {
     let shown = 0;
     for (const row of rows) {
-      row.hidden = selects.some(([select, column]) => select.value && told(cellAt(row, column)) !== select.value);
+      row.hidden = selects.some(([select, column]) => select.value && told(row.cells[column]) !== select.value);
       shown += !row.hidden;
     }
     count.textContent = `${shown} of ${rows.length} cases`;
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     if (!("axis" in head.dataset)) return;
-    const values = new Map(rows.map((row) => [told(cellAt(row, column)), cellAt(row, column).textContent]));
+    const values = new Map(rows.map((row) => [told(row.cells[column]), row.cells[column].textContent]));
     if (values.size < 2) return;
     const label = document.createElement("label");
     const select = document.createElement("select");

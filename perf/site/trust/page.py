@@ -14,6 +14,7 @@ from perf.gate.wording import name
 from perf.selection import Negligible
 from perf.site import conditions, pages
 from perf.site.changes.rates import COMMITS, Rates
+from perf.site.table import Cell, Row, number, parameter, table, text
 from perf.site.trust import detectable, mutations, rates
 from perf.site.trust.detectable import IdenticalRow, Spread
 from perf.site.trust.mutations import Planted
@@ -225,32 +226,48 @@ def _detectable(tests: Sequence[SelfTest], negligible: Negligible) -> dict[str, 
     return {
         "commit": test.commit,
         "date": f"{test.started_at:%Y-%m-%d}",
-        "rows": [_row(row) for row in rows],
+        "rows": len(rows),
+        "table": table(map(_row, rows)),
         "seen": len(seen),
-        "best": units.minimum_detectable(seen[0], percent) if seen else "",
-        "middle": units.minimum_detectable(seen[len(seen) // 2], percent) if seen else "",
-        "worst": units.minimum_detectable(seen[-1], percent) if seen else "",
+        "best": _detectable_slow_down(seen[0]) if seen else "",
+        "middle": _detectable_slow_down(seen[len(seen) // 2]) if seen else "",
+        "worst": _detectable_slow_down(seen[-1]) if seen else "",
         "width": drawn["width"],
         "ticks": [(units.digits(100 * tick, 1), at) for tick, at in drawn["ticks"]],
-        "marks": [mark | {"row": _row(mark["row"])} for mark in drawn["marks"]],
+        "marks": [mark | _mark(mark["row"]) for mark in drawn["marks"]],
     }
 
 
-def _row(row: IdenticalRow) -> dict[str, Any]:
+_KINDS = {"SAME": "same", "AMBIGUOUS": "open"}
+"""Style of a verdict's mark; of any other "false"."""
+
+
+def _detectable_slow_down(fraction: float) -> str:
+    return units.minimum_detectable(fraction, percent)
+
+
+def _mark(row: IdenticalRow) -> dict[str, str]:
+    """Return the style of a row's mark and the words under the pointer."""
+    one, key = row.verdict, row.verdict.key.replace("'", "")
+    floor = "unknown" if row.floor is None else percent(row.floor)
+    seen = _detectable_slow_down(one.min_detectable or 0.0)
+    return {
+        "kind": _KINDS.get(one.word, "false"),
+        "title": f"{key}: {seen}, negligible {floor}, {one.word}",
+    }
+
+
+def _row(row: IdenticalRow) -> Row:
     one = row.verdict
     benchmark, _, params = one.key.partition("(")
-    return {
-        "benchmark": benchmark,
-        "params": params.removesuffix(")").replace("'", "") or benchmark,
-        "detectable": "" if one.min_detectable is None else units.minimum_detectable(one.min_detectable, percent),
-        "detectable_value": one.min_detectable,
-        "floor": "" if row.floor is None else percent(row.floor),
-        "floor_value": row.floor,
-        "time": "" if one.base is None else units.seconds(one.base),
-        "time_value": one.base,
-        "word": one.word,
-        "kind": {"SAME": "same", "AMBIGUOUS": "open"}.get(one.word, "false"),
-        "reason": one.reason,
+    return one.key, {
+        "row": text(params.removesuffix(")").replace("'", "") or benchmark),
+        "minimum detectable": number(one.min_detectable, _detectable_slow_down),
+        "negligible": number(row.floor, percent),
+        "verdict": parameter(one.word, classes="" if one.word in _KINDS else "failed"),
+        "time": number(one.base, units.seconds),
+        "class": parameter(benchmark),
+        "reason": Cell(one.reason, classes="reason"),
     }
 
 
