@@ -31,7 +31,7 @@ def render(project: str, machines: Iterable[MachineAttention], show_commit_url: 
         "attention",
         project=project,
         machines=[_machine(one.name, one.measured) for one in shown],
-        silent=[(one.name, one.silence) for one in every if not one.measured],
+        silent={one.name: one.silence for one in every if not one.measured},
         viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
         show_commit_url=show_commit_url,
     )
