@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from perf import units
+from perf.harness.records import CaseResult
 
 ROOMS = Path(__file__).parent
 """Folder with one subfolder per page. Code and templates of all pages are here and in `templates`."""
@@ -64,9 +65,21 @@ def permalink(benchmark: str, machine: str, params: dict[str, Any]) -> str:
     return f"history.html#{quote(benchmark)}?{urlencode(query, quote_via=quote)}"
 
 
-def known_link(series: Container[str], benchmark: str, machine: str, params: dict[str, Any]) -> str:
-    """Return `permalink` if the machine has a graph of the benchmark (it is in `series`), else ""."""
-    return permalink(benchmark, machine, params) if benchmark in series else ""
+@dataclass(frozen=True)
+class Machine:
+    """A machine and asv's graphs of it."""
+
+    name: str
+    series: Container[str]
+    """Names of asv's benchmarks with a graph of this machine."""
+
+    def link(self, result: CaseResult | None, method: str = "track_time") -> str:
+        """Return asv's graph of a case; "" if there is none."""
+        return self.graph(f"{result.benchmark}.{method}", result.params) if result else ""
+
+    def graph(self, benchmark: str, params: dict[str, Any]) -> str:
+        """Return `permalink` if there is a graph of the benchmark, else ""."""
+        return permalink(benchmark, self.name, params) if benchmark in self.series else ""
 
 
 def comparison(machine: str, base: str, head: str) -> str:

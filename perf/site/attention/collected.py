@@ -30,7 +30,7 @@ class Measured:
 
     def link(self, method: str, params: dict[str, Any]) -> str:
         """asv's graph of one series, "" if there is none."""
-        return pages.known_link(self.series, f"{self.benchmark}.{method}", self.machine, params)
+        return pages.Machine(self.machine, self.series).graph(f"{self.benchmark}.{method}", params)
 
 
 @dataclass(frozen=True)

@@ -46,22 +46,14 @@ _TITLES = {"context_length": "context", "world_size": "ranks"}
 
 
 @dataclass(frozen=True)
-class MachineDistributed:
+class MachineDistributed(pages.Machine):
     """Multi-rank measurements of one machine."""
 
-    name: str
     cells: Mapping[str, Sequence[NewestCell]]
     """Cells by class."""
 
     commits: Mapping[str, pages.Commit]
     """Commits of the cells, by hash."""
-
-    series: frozenset[str]
-    """Names of asv's benchmarks with a graph of this machine."""
-
-    def link(self, result: CaseResult | None, method: str = "track_time") -> str:
-        """Return asv's graph of a case; "" if there is none."""
-        return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params) if result else ""
 
     def of(self, *classes: str) -> Iterator[NewestCell]:
         """Cells of these classes."""
@@ -73,7 +65,7 @@ def collect(site: Site, machine: str) -> MachineDistributed:
     """Collect a machine's data from what asv publishes."""
     cells = {benchmark: found for benchmark, found in site.cells(machine).items() if benchmark in CLASSES}
     commits = dict.fromkeys(cell.commit for of_class in cells.values() for cell in of_class)
-    return MachineDistributed(machine, cells, {one: site.describe(one) for one in commits}, site.series(machine))
+    return MachineDistributed(machine, site.series(machine), cells, {one: site.describe(one) for one in commits})
 
 
 def render(project: str, machines: Iterable[MachineDistributed], show_commit_url: str) -> str:

@@ -31,10 +31,9 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class MachineRoofline:
+class MachineRoofline(pages.Machine):
     """Measurements of one machine."""
 
-    name: str
     cells: Mapping[str, Sequence[NewestCell]]
     """Cells by class."""
 
@@ -46,13 +45,6 @@ class MachineRoofline:
 
     commits: Mapping[str, pages.Commit]
     """Commits of the cells, by hash."""
-
-    series: frozenset[str]
-    """Names of asv's benchmarks with a graph of this machine."""
-
-    def link(self, row: RooflineRow) -> str:
-        """Return asv's graph of a case; "" if there is none."""
-        return pages.known_link(self.series, f"{row.result.benchmark}.track_time", self.name, row.result.params)
 
 
 def collect(site: Site, machine: str) -> MachineRoofline:
@@ -70,7 +62,7 @@ def collect(site: Site, machine: str) -> MachineRoofline:
     }
     commits = {row.cell.commit for one in classes for row in one.rows}
     return MachineRoofline(
-        machine, cells, histories, moments, {one: site.describe(one) for one in commits}, site.series(machine)
+        machine, site.series(machine), cells, histories, moments, {one: site.describe(one) for one in commits}
     )
 
 
@@ -99,7 +91,7 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
         "id": pages.ident(one.name),
         "name": one.name,
         "summary": _summary(one, ours),
-        "picture": picture(rows, lambda row: (_title(row), one.link(row))),
+        "picture": picture(rows, lambda row: (_title(row), one.link(row.result))),
         "flat": sum(1 for row in rows if not row.flops_per_s),
         "selection": "smoke" if all(each.benchmark.startswith("smoke.") for each in classes) else "gpu",
         "classes": table(_class(one, each) for each in classes),
@@ -127,7 +119,7 @@ def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any
         "best": {
             "text": units.percent(ours[-1].fraction),
             "name": f"{ours[-1].result.benchmark}, {name_of(ours[-1].result)}",
-            "href": one.link(ours[-1]),
+            "href": one.link(ours[-1].result),
         },
     }
 
@@ -171,7 +163,11 @@ def _most_cases_at(each: Class) -> str:
 def _which(one: MachineRoofline, row: RooflineRow) -> Cell:
     """Return a share of the ceiling with the case beside it."""
     return Cell(
-        units.percent(row.fraction), row.fraction, href=one.link(row), beside=name_of(row.result), classes="which"
+        units.percent(row.fraction),
+        row.fraction,
+        href=one.link(row.result),
+        beside=name_of(row.result),
+        classes="which",
     )
 
 
@@ -179,7 +175,7 @@ def _row(one: MachineRoofline, row: RooflineRow, scale: float, unit: str) -> Row
     result, time = row.result, row.time
     impl, dtype = result.params.get("impl"), result.matmul_dtype if result.flops else ""
     return f"{result.benchmark}, {name_of(result)}", {
-        "case": text(name_of(result), href=one.link(row)),
+        "case": text(name_of(result), href=one.link(row.result)),
         "of ceiling": number(row.fraction, units.percent, share=row.fraction),
         "class": parameter(result.benchmark),
         "whose": parameter(row.whose),

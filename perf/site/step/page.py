@@ -18,21 +18,13 @@ BASELINE = ("bf16", "eager", "sdpa")
 
 
 @dataclass(frozen=True)
-class MachineSteps:
+class MachineSteps(pages.Machine):
     """Training steps of one machine."""
 
-    name: str
     phases: Sequence[NewestCell]
     variants: Sequence[NewestCell]
     commits: Sequence[pages.Commit]
     """Commits of the cells."""
-
-    series: frozenset[str]
-    """Names of asv's benchmarks with a graph of this machine."""
-
-    def link(self, result: CaseResult | None, method: str = "track_time") -> str:
-        """Return asv's graph of a case; "" if there is none."""
-        return pages.known_link(self.series, f"{result.benchmark}.{method}", self.name, result.params) if result else ""
 
 
 def collect(site: Site, machine: str) -> MachineSteps:
@@ -40,7 +32,7 @@ def collect(site: Site, machine: str) -> MachineSteps:
     cells = site.cells(machine)
     phases, variants = cells.get(PHASES, []), [cell for way in VARIANTS for cell in cells.get(way, ())]
     commits = dict.fromkeys(cell.commit for cell in (*phases, *variants))
-    return MachineSteps(machine, phases, variants, [site.describe(one) for one in commits], site.series(machine))
+    return MachineSteps(machine, site.series(machine), phases, variants, [site.describe(one) for one in commits])
 
 
 def render(project: str, machines: Iterable[MachineSteps], show_commit_url: str) -> str:

@@ -25,7 +25,7 @@ def machine(
 ) -> MachineDistributed:
     steps.write_records(directory, cases)
     cells = cells_of((commit.hash, read_commit(directory, H200, commit.hash)) for commit in commits)
-    return MachineDistributed(H200, cells, {commit.hash: commit for commit in commits}, SERIES)
+    return MachineDistributed(H200, SERIES, cells, {commit.hash: commit for commit in commits})
 
 
 def page_of(directory: Path, cases: list[dict[str, Any]]) -> str:

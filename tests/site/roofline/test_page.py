@@ -22,7 +22,7 @@ def machine(*cells: NewestCell, **more: Any) -> MachineRoofline:
     for each in cells:
         by_class.setdefault(each.result.benchmark, []).append(each)
     return MachineRoofline(
-        "gpu", by_class, more.get("histories", {}), more.get("moments", {}), {NEWEST.hash: NEWEST}, SERIES
+        "gpu", SERIES, by_class, more.get("histories", {}), more.get("moments", {}), {NEWEST.hash: NEWEST}
     )
 
 

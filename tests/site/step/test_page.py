@@ -19,7 +19,7 @@ SERIES = frozenset({f"{PHASES}.track_time", f"{PHASES}.track_peak_memory"})
 
 def page_of(phases, variants=(), series=SERIES, **more):
     known = [steps.COMMIT, *more.get("commits", ())]
-    return render("demo", [MachineSteps(H200, phases, variants, known, series)], "https://code.example/commit/")
+    return render("demo", [MachineSteps(H200, series, phases, variants, known)], "https://code.example/commit/")
 
 
 def test_a_model_is_one_row_whose_parts_share_the_steps_time(tmp_path: Path) -> None:
