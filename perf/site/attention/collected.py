@@ -6,10 +6,10 @@ from typing import Any
 
 from perf.harness import records
 from perf.harness.records import CaseResult
-from perf.site import history, pages
+from perf.site import pages
 from perf.site.attention.catalogue import SECTIONS
+from perf.site.changes.rows import Series, series_of
 from perf.site.estimate import MIN_VISITS
-from perf.site.history import Series
 from perf.site.newest import Site
 
 
@@ -92,6 +92,8 @@ def _newest(site: Site, machine: str, commits: Iterable[str]) -> Iterator[tuple[
 
 
 def _history(site: Site, benchmark: str, machine: str) -> tuple[Series, ...]:
+    """Return the series of our implementation. Each environment's graph counts by itself."""
     section = SECTIONS[benchmark]
-    found = site.benchmarks.get(f"{benchmark}.{section.method}")
-    return tuple(history.series_of(site.graphs, found, machine, section.ours)) if found else ()
+    name = f"{benchmark}.{section.method}"
+    known = {name: site.benchmarks[name]} if name in site.benchmarks else {}
+    return tuple(one for one in series_of(site.graphs, known, machine) if one.params.get("impl") == section.ours)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perf import units
-from perf.site import conditions, history, pages
+from perf.site import conditions, pages, sparkline
 from perf.site.attention import cells
 from perf.site.attention.catalogue import SECTIONS, Section
 from perf.site.attention.collected import MachineAttention, Measured, collect
 from perf.site.attention.rows import AttentionRow, Overview, build_rows, overview
-from perf.site.history import Series
+from perf.site.changes.rows import Series
 from perf.site.table import table
 from perf.site.wording import FASTEST, label, varying
 
@@ -32,7 +32,6 @@ def render(project: str, machines: Iterable[MachineAttention], show_commit_url: 
         project=project,
         machines=[_machine(one.name, one.measured) for one in shown],
         silent={one.name: one.silence for one in every if not one.measured},
-        viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
         show_commit_url=show_commit_url,
     )
 
@@ -143,7 +142,7 @@ def _cards(one: Measured, section: Section) -> list[dict[str, str]]:
     configs = [{axis: value for axis, value in series.params.items() if axis != "impl"} for series in one.history]
     axes = varying(configs)
     return [
-        history.card(series, text)
+        sparkline.card(series.values, text)
         | {
             "name": cells.sentence(config, axes or config),
             "href": one.link(section.method, series.params),

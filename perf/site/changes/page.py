@@ -20,8 +20,8 @@ from perf.selection import Negligible
 from perf.site import newest, pages
 from perf.site.changes.rows import Change, Drifting, Series, judge, series_of, touched_controls
 from perf.site.gates import Gate
-from perf.site.history import HEIGHT, MARGIN, WIDTH, places
 from perf.site.newest import Site
+from perf.site.sparkline import sparkline
 
 MOST_RANGES = 100
 MOST_NAMED = 3
@@ -193,7 +193,6 @@ def render(project: str, machines: Iterable[MachineChanges], show_commit_url: st
         "changes",
         project=project,
         machines=[_machine(one) for one in machines],
-        viewbox=f"0 0 {WIDTH} {HEIGHT}",
         beyond=MAX_BEYOND_CONTROLS,
         show_commit_url=show_commit_url,
     )
@@ -335,12 +334,6 @@ def _gate_word(one: MachineChanges, each: Change, verdict: Verdict) -> str:
     return ""
 
 
-def _picture(series: Series, index: int) -> dict[str, str]:
-    """Return the polyline of a series between its minimum and maximum, and the position of one value."""
-    numbers = series.values
-    low, high = min(numbers), max(numbers)
-    up = (HEIGHT - 2 * MARGIN) / (high - low)
-    heights = (HEIGHT - MARGIN - (value - low) * up for value in numbers)
-    at = list(zip(places(len(numbers)), heights, strict=True))
-    x, y = at[index]
-    return {"points": " ".join(f"{x:.1f},{y:.1f}" for x, y in at), "x": f"{x:.1f}", "y": f"{y:.1f}"}
+def _picture(series: Series, index: int) -> dict[str, Any]:
+    """Draw a series between its minimum and maximum, with a dot at one value."""
+    return sparkline(series.values, min(series.values), index)

@@ -101,13 +101,13 @@ def series_of(
     graphs: Iterable[tuple[str, Any]],
     benchmarks: Mapping[str, Any],
     machine: str,
-    harness_of: OfRevision,
+    harness_of: OfRevision = lambda revision: lambda *case: "",
     sitting_of: OfRevision | None = None,
 ) -> Iterator[Series]:
     """Yield a machine's series of times and bytes with at least two values. Each environment's graph is a history.
 
     A history spans all versions of the harness, so that a harness that moves times shows as a step. `harness_of` maps
-    a revision's cases to the version, `sitting_of` to the session; None if unknown.
+    a revision's cases to the version, `sitting_of` to the session; "" and None if unknown.
     """
     for graph in asv_graphs.of(graphs, machine):
         known = benchmarks.get(graph.benchmark_name)

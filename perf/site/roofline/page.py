@@ -9,17 +9,14 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.site import conditions, history, newest, pages
+from perf.site import conditions, newest, pages, sparkline
 from perf.site.failures import by_reason, with_class
-from perf.site.history import Series
 from perf.site.newest import NewestCell, Site
 from perf.site.roofline import rows
 from perf.site.roofline.picture import picture
 from perf.site.roofline.rows import Class, History, RooflineRow, classes_of
 from perf.site.table import Cell, Row, number, parameter, table, text
 from perf.site.wording import label, value_text, words
-
-MIN_POINTS = history.MIN_POINTS
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,6 @@ def render(project: str, machines: Iterable[MachineRoofline], show_commit_url: s
         project=project,
         machines=[page for _, page in shown if page],
         silent=[name for name, page in shown if not page],
-        viewbox=f"0 0 {history.WIDTH} {history.HEIGHT}",
-        height=history.HEIGHT,
         show_commit_url=show_commit_url,
     )
 
@@ -191,18 +186,17 @@ def _row(one: MachineRoofline, row: RooflineRow, scale: float, unit: str) -> Row
 
 def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
     found = one.histories.get(each.benchmark)
-    if found is None or len(found.points) < MIN_POINTS:
+    if found is None or len(found.points) < 2:
         return None
     fractions = tuple(point.fraction for point in found.points)
     environments = [{**one.moments[point.revision].environment, **point.versions} for point in found.points]
     changes = ["", *(changed(before, after) for before, after in itertools.pairwise(environments))]
     moves = [None, *(after / before - 1 for before, after in itertools.pairwise(fractions))]
-    card = history.card(Series({}, fractions), units.percent)
-    return card | {
+    return sparkline.card(fractions, units.percent) | {
         "name": each.benchmark,
         "href": pages.permalink(f"{each.benchmark}.track_time", one.name, found.first),
         "cases": found.cases,
-        "breaks": [(x, change) for x, change in zip(history.places(len(fractions)), changes, strict=True) if change],
+        "breaks": [(x, change) for x, change in zip(sparkline.places(len(fractions)), changes, strict=True) if change],
         "last_value": fractions[-1],
         "move_value": moves[-1],
         "table": [
