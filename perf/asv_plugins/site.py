@@ -87,15 +87,7 @@ def _overview_and_changes(site: Site, conf: Any) -> Rendered:
     about = {name: (cls.__doc__ or "").partition("\n")[0].replace("`", "") for name, cls, _ in asv_classes() if cls}
     machines = []
     for name in site.machines:
-        measured = [
-            overview_page.Measured(
-                row,
-                about.get(row.benchmark, ""),
-                site.describe(site.hashes[max(row.revisions)]),
-                site.describe(site.hashes[min(row.newest)]),
-            )
-            for row in overview_rows.classes_of(site.graphs, site.benchmarks, name)
-        ]
+        measured = overview_rows.classes_of(site.graphs, site.benchmarks, name)
         reports, skipped = gates.read(site.directory, name)
         skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
         skipped += left_out.unreadable(site.directory, name)
@@ -106,7 +98,7 @@ def _overview_and_changes(site: Site, conf: Any) -> Rendered:
         failing = site.failing(name)
         machines.append(
             overview_page.MachineOverview(
-                name, hardware, measured, reports, skipped, changed, site.newer, picture, failing
+                name, hardware, measured, reports, skipped, changed, about, site.newer, picture, failing
             )
         )
     changes = [machine.changed for machine in machines]

@@ -22,7 +22,7 @@ LENGTHS = (3, 8, 1, 12, 5, 11)
 
 
 @dataclass(frozen=True)
-class Model:
+class NoiseModel:
     """One model of noise, with its name on the Trust page."""
 
     words: str
@@ -31,54 +31,56 @@ class Model:
     """Session numbers of a number of commits; None if the records do not name sessions."""
 
 
-def flat() -> list[Model]:
+def flat() -> list[NoiseModel]:
     """Models of which at most 5 of 100 histories may show a change."""
     import numpy as np
 
     return [
-        Model("normal noise", lambda n, rng: rng.standard_normal(n)),
-        Model(
+        NoiseModel("normal noise", lambda n, rng: rng.standard_normal(n)),
+        NoiseModel(
             "Student's t noise, 5 degrees of freedom",
             lambda n, rng: rng.standard_t(5, n) / np.sqrt(5 / 3),
         ),
-        Model("Student's t noise, 3 degrees of freedom", lambda n, rng: rng.standard_t(3, n) / np.sqrt(3)),
-        Model("exponential noise", lambda n, rng: rng.exponential(size=n)),
-        Model("sessions of 8 commits, offsets of 1 SD", _shared(eights, 1), eights),
-        Model("sessions of 8 commits, offsets of 3 SD", _shared(eights, 3), eights),
-        Model("sessions of 1 to 12 commits, offsets of 3 SD", _shared(uneven, 3), uneven),
-        Model("unrecorded sessions of 8 commits, offsets of 1 SD", _shared(eights, 1)),
-        Model("AR(1) noise, coefficient 0.5", _autoregressive(0.5)),
-        Model("AR(1) noise, coefficient 0.8", _autoregressive(0.8)),
-        Model("AR(1) noise, coefficient 0.95", _autoregressive(0.95)),
-        Model("outliers of 2.5 SD, one commit in eight", _bad_runs(2.5)),
-        Model("outliers of 20 SD, one commit in eight", _bad_runs(20)),
-        Model("linear drift of 4 SD", lambda n, rng: rng.standard_normal(n) + np.linspace(0, 4, n)),
-        Model("quadratic drift of 6 SD", lambda n, rng: rng.standard_normal(n) + 6 * np.linspace(0, 1, n) ** 2),
-        Model(
+        NoiseModel("Student's t noise, 3 degrees of freedom", lambda n, rng: rng.standard_t(3, n) / np.sqrt(3)),
+        NoiseModel("exponential noise", lambda n, rng: rng.exponential(size=n)),
+        NoiseModel("sessions of 8 commits, offsets of 1 SD", _shared(eights, 1), eights),
+        NoiseModel("sessions of 8 commits, offsets of 3 SD", _shared(eights, 3), eights),
+        NoiseModel("sessions of 1 to 12 commits, offsets of 3 SD", _shared(uneven, 3), uneven),
+        NoiseModel("unrecorded sessions of 8 commits, offsets of 1 SD", _shared(eights, 1)),
+        NoiseModel("AR(1) noise, coefficient 0.5", _autoregressive(0.5)),
+        NoiseModel("AR(1) noise, coefficient 0.8", _autoregressive(0.8)),
+        NoiseModel("AR(1) noise, coefficient 0.95", _autoregressive(0.95)),
+        NoiseModel("outliers of 2.5 SD, one commit in eight", _bad_runs(2.5)),
+        NoiseModel("outliers of 20 SD, one commit in eight", _bad_runs(20)),
+        NoiseModel("linear drift of 4 SD", lambda n, rng: rng.standard_normal(n) + np.linspace(0, 4, n)),
+        NoiseModel("quadratic drift of 6 SD", lambda n, rng: rng.standard_normal(n) + 6 * np.linspace(0, 1, n) ** 2),
+        NoiseModel(
             "random walk of 1 SD per commit, with noise",
             lambda n, rng: rng.standard_normal(n) + rng.standard_normal(n).cumsum(),
         ),
-        Model("random walk without noise", lambda n, rng: rng.standard_normal(n).cumsum()),
-        Model(
+        NoiseModel("random walk without noise", lambda n, rng: rng.standard_normal(n).cumsum()),
+        NoiseModel(
             "sine of 40 commits, amplitude 2 SD",
             lambda n, rng: rng.standard_normal(n) + 2 * np.sin(2 * np.pi * (np.arange(n) / 40 + rng.random())),
         ),
-        Model("noise that triples halfway", lambda n, rng: rng.standard_normal(n) * (1 + 2 * (np.arange(n) >= n / 2))),
+        NoiseModel(
+            "noise that triples halfway", lambda n, rng: rng.standard_normal(n) * (1 + 2 * (np.arange(n) >= n / 2))
+        ),
     ]
 
 
-def hidden() -> list[Model]:
+def hidden() -> list[NoiseModel]:
     """Models that the numbers alone do not tell from changes, and one that our detector handles badly."""
     import numpy as np
 
     return [
-        Model("unrecorded sessions of 8 commits, offsets of 3 SD", _shared(eights, 3)),
-        Model("unrecorded sessions of 1 to 12 commits, offsets of 3 SD", _shared(uneven, 3)),
-        Model(
+        NoiseModel("unrecorded sessions of 8 commits, offsets of 3 SD", _shared(eights, 3)),
+        NoiseModel("unrecorded sessions of 1 to 12 commits, offsets of 3 SD", _shared(uneven, 3)),
+        NoiseModel(
             "two states 4 SD apart, switching at one commit in eight",
             lambda n, rng: rng.standard_normal(n) + 4 * ((rng.random(n) < 1 / 8).cumsum() % 2),
         ),
-        Model(
+        NoiseModel(
             "7 commits with five times the noise",
             lambda n, rng: rng.standard_normal(n) * (1 + 4 * (abs(np.arange(n) - rng.integers(n)) < 4)),
         ),

@@ -15,7 +15,7 @@ from typing import Any
 from perf.files import write_aside
 from perf.gate.rate import Rate
 from perf.site.changes.finder import steps
-from perf.site.changes.models import Model, flat, hidden
+from perf.site.changes.models import NoiseModel, flat, hidden
 
 KEPT = Path(__file__).with_suffix(".json")
 
@@ -29,7 +29,7 @@ AFTER = (2, 3, 5, 10)
 
 
 @dataclass(frozen=True)
-class Found:
+class Detection:
     """Detection rates of one step, of our detector and of asv's."""
 
     size: float
@@ -48,7 +48,7 @@ class Rates:
     hidden: Sequence[tuple[str, Rate]]
     """The same for noise that the numbers alone do not tell from a change."""
 
-    found: Sequence[Found]
+    found: Sequence[Detection]
 
 
 def rates(independent: int = 2000, dependent: int = 1000, with_a_step: int = 400, of_asv: int = 20) -> Rates:
@@ -67,11 +67,11 @@ def kept() -> Rates:
     return Rates(
         [(words, Rate(**rate)) for words, rate in of["flat"]],
         [(words, Rate(**rate)) for words, rate in of["hidden"]],
-        [Found(one["size"], one["after"], Rate(**one["ours"]), Rate(**one["asvs"])) for one in of["found"]],
+        [Detection(one["size"], one["after"], Rate(**one["ours"]), Rate(**one["asvs"])) for one in of["found"]],
     )
 
 
-def false(model: Model, histories: int, commits: int = COMMITS) -> Rate:
+def false(model: NoiseModel, histories: int, commits: int = COMMITS) -> Rate:
     """Return the rate of histories with a false change. Deterministic; each model has its own seed."""
     import numpy as np
 
@@ -81,7 +81,7 @@ def false(model: Model, histories: int, commits: int = COMMITS) -> Rate:
     return Rate(sum(bool(_ours(one, known)) for one in drawn), histories)
 
 
-def found(size: float, after: int, ours: int, asvs: int, commits: int = COMMITS) -> Found:
+def found(size: float, after: int, ours: int, asvs: int, commits: int = COMMITS) -> Detection:
     """Return the detection rate of a step, at most one commit off. Deterministic."""
     import numpy as np
 
@@ -90,7 +90,7 @@ def found(size: float, after: int, ours: int, asvs: int, commits: int = COMMITS)
     drawn = np.exp(NOISE * rng.standard_normal((ours, commits)) + math.log1p(size) * (np.arange(commits) >= at))
     finders: list[tuple[Callable[[Any], list[int]], int]] = [(_ours, ours), (_asvs, asvs)]
     hits = [sum(_near(at, finder(one)) for one in drawn[:most]) for finder, most in finders]
-    return Found(size, after, Rate(hits[0], ours), Rate(hits[1], asvs))
+    return Detection(size, after, Rate(hits[0], ours), Rate(hits[1], asvs))
 
 
 def _near(at: int, starts: Sequence[int]) -> bool:

@@ -12,7 +12,7 @@ from perf.site.changes import page as change_page
 from perf.site.changes.rows import Change
 from perf.site.failures import by_reason, with_class
 from perf.site.gates import Gate
-from perf.site.overview.rows import Class
+from perf.site.overview.rows import MeasuredClass
 
 OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
 OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "fully_sharded", "sharded_optimizer"), "distributed.html")
@@ -25,30 +25,20 @@ MOST_OPEN = 10
 
 
 @dataclass(frozen=True)
-class Measured:
-    """An asv class on one machine."""
-
-    row: Class
-    about: str
-    """The first line of the class's docstring; "" if it is gone."""
-
-    newest: pages.Commit
-    oldest: pages.Commit
-    """Newest commit of the case that has gone without a measurement for the longest."""
-
-
-@dataclass(frozen=True)
 class MachineOverview:
     """A machine, its hardware and its gates, newest first."""
 
     name: str
     hardware: str
-    measured: Sequence[Measured]
+    measured: Sequence[MeasuredClass]
     gates: Sequence[Gate]
     skipped: Sequence[tuple[str, str]]
     """Files of gates and results that are omitted, each with the reason."""
 
     changed: change_page.MachineChanges
+    about: Mapping[str, str] = field(default_factory=dict)
+    """The first line of each class's docstring."""
+
     newer: Mapping[str, int] = field(default_factory=dict)
     """Number of newer commits, by commit of the first branch; see `Site.newer`."""
 
@@ -61,23 +51,26 @@ class MachineOverview:
     @property
     def newest(self) -> pages.Commit | None:
         """The newest measured commit."""
-        return max(self.measured, key=lambda one: max(one.row.revisions)).newest if self.measured else None
+        return self.changed.described(self._last) if self.measured else None
 
     @property
     def oldest(self) -> pages.Commit | None:
         """The newest commit of the case that has gone without a measurement for the longest."""
-        return min(self.measured, key=lambda one: min(one.row.newest)).oldest if self.measured else None
+        return self.changed.described(min(min(one.newest) for one in self.measured)) if self.measured else None
 
     @property
     def cells(self) -> int:
         """Number of measured cases."""
-        return sum(one.row.cells for one in self.measured)
+        return sum(one.cells for one in self.measured)
 
     @property
     def cells_at_newest(self) -> int:
         """Number of cases with a number at the newest measured commit."""
-        last = max((max(one.row.revisions) for one in self.measured), default=None)
-        return sum(revision == last for one in self.measured for revision in one.row.newest)
+        return sum(revision == self._last for one in self.measured for revision in one.newest)
+
+    @property
+    def _last(self) -> int:
+        return max((max(one.revisions) for one in self.measured), default=0)
 
     def age(self, commit: str) -> int | None:
         """Return the number of newer commits; None for a commit on no published branch."""
@@ -107,7 +100,7 @@ def _machine(one: MachineOverview) -> dict[str, Any]:
         "id": pages.ident(one.name),
         "name": one.name,
         "hardware": one.hardware,
-        "measured": [_measured(each, one.name) for each in one.measured],
+        "measured": [_measured(one, each) for each in one.measured],
         "cells": one.cells,
         "cells_at_newest": one.cells_at_newest,
         "commits": one.changed.commits,
@@ -159,17 +152,16 @@ def _changed(one: MachineOverview, changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def _measured(one: Measured, machine: str) -> dict[str, Any]:
-    row = one.row
+def _measured(machine: MachineOverview, row: MeasuredClass) -> dict[str, Any]:
     return {
         "name": row.benchmark,
-        "about": one.about,
+        "about": machine.about.get(row.benchmark, ""),
         "href": OWN_PAGES.get(row.benchmark.partition(".")[0], ""),
-        "history": pages.permalink(f"{row.benchmark}.{row.method}", machine, row.case),
+        "history": pages.permalink(f"{row.benchmark}.{row.method}", machine.name, row.case),
         "cells": row.cells,
         "grid": row.grid,
         "commits": len(row.revisions),
-        "newest": one.newest,
+        "newest": machine.changed.described(max(row.revisions)),
     }
 
 

@@ -12,7 +12,7 @@ METHOD = "track_time"
 
 
 @dataclass(frozen=True)
-class Class:
+class MeasuredClass:
     """An asv class on one machine."""
 
     benchmark: str
@@ -35,7 +35,7 @@ class Class:
     """asv's number of each measured case's newest commit with a number."""
 
 
-def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[Class]:
+def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str) -> list[MeasuredClass]:
     """Return measured classes by name, those of a CPU (smoke) last. Graphs of all environments count."""
     of_class: dict[str, dict[str, list[Any]]] = {}
     for graph in asv_graphs.of(graphs, machine):
@@ -50,7 +50,9 @@ def classes_of(graphs: Iterable[tuple[str, Any]], benchmarks: Any, machine: str)
                 known = benchmarks[f"{benchmark}.{method}"]
                 cases = pages.asv_cells(known)
                 case = cases[max(cells, key=cells.__getitem__)]
-                found.append(Class(benchmark, method, len(cells), len(cases), revisions, case, list(newest.values())))
+                found.append(
+                    MeasuredClass(benchmark, method, len(cells), len(cases), revisions, case, list(newest.values()))
+                )
                 break
     return found
 

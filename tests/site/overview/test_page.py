@@ -11,18 +11,15 @@ from perf.gate import report as reports
 from perf.gate.evidence import Outcome
 from perf.site import gates, left_out
 from perf.site.changes.rows import changes_of
-from perf.site.overview.page import MachineOverview, Measured, render
-from perf.site.overview.rows import Class, classes_of
-from perf.site.pages import Commit
+from perf.site.overview.page import MachineOverview, render
+from perf.site.overview.rows import MeasuredClass, classes_of
 from tests.gate.reports import memory, report, verdict
 from tests.site import synthetic
 from tests.site.cases import case
-from tests.site.changes.made_up import machine_of, series
+from tests.site.changes.made_up import commit, machine_of, series
 from tests.site.pages import text_of
 from tests.site.trust.made_up import HOSTILE
 
-NEWEST = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
-OLDEST = Commit("b" * 40, "Fuse nothing", "2026-01-01")
 BENCHMARKS = {
     "attention.FlashAttention.track_time": {"params": [["1", "2"], ["'x'", "'y'"]], "param_names": ["n", "kind"]},
     "attention.FlashAttention.track_peak_memory": {"params": [["1", "2"], ["'x'"]], "param_names": ["n", "kind"]},
@@ -36,16 +33,15 @@ def graph(name, points, machine="h200"):
     return name, SimpleNamespace(benchmark_name=name, params={"machine": machine}, get_data=lambda: points)
 
 
-def measured(*newest: int, name: str = "a.Class") -> Measured:
+def measured(*newest: int, name: str = "a.Class") -> MeasuredClass:
     """A class of as many cases, each measured last at the commit of that number."""
-    row = Class(name, "track_time", len(newest), len(newest), set(newest), {}, newest)
-    return Measured(row, "", NEWEST, OLDEST)
+    return MeasuredClass(name, "track_time", len(newest), len(newest), set(newest), {}, newest)
 
 
-def page_of(found=(), skipped=(), measured=(), changed=(), failing=(), newer=None):
+def page_of(found=(), skipped=(), measured=(), changed=(), failing=(), newer=None, about=None):
     changes = machine_of(changed, "h200")
     machine = MachineOverview(
-        "h200", "NVIDIA H200", measured, found, skipped, changes, newer=newer or {}, failing=failing
+        "h200", "NVIDIA H200", measured, found, skipped, changes, about or {}, newer or {}, failing=failing
     )
     return render("demo", [machine], "https://code.example/commit/")
 
@@ -79,18 +75,13 @@ def test_classes_are_counted_from_the_graphs() -> None:
 
 def test_a_class_leads_to_its_page_and_its_history() -> None:
     classes = [
-        Measured(
-            Class("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}, [2] * 318),
-            "Each phase",
-            NEWEST,
-            NEWEST,
-        ),
+        MeasuredClass("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}, [2] * 318),
         measured(*[3] * 6, name="controls.Controls"),
     ]
-    page = page_of(measured=classes)
+    page = page_of(measured=classes, about={"transformer.Transformer": "Each phase"})
     assert '<a href="step.html">transformer.Transformer</a>' in page
     assert 'href="history.html#transformer.Transformer.track_time?machine=h200&amp;p-size=%27xl%27"' in page
-    assert "Each phase 318 of 320 2 aaaaaaaa 2026-01-02 history" in text_of(page)
+    assert "Each phase 318 of 320 2 00000002 2026-01-03 history" in text_of(page)
     assert "NVIDIA H200: 324 measured cases, 12 commits." in text_of(page), "as many as on the page of changes"
 
 
@@ -167,9 +158,9 @@ def test_a_gate_of_a_commit_against_itself_is_no_verdict_on_a_commit(tmp_path: P
 
 
 def test_the_newest_commit_stands_with_the_share_of_cases_that_it_has() -> None:
-    newer = {NEWEST.hash: 2, OLDEST.hash: 40}
+    newer = {commit(7).hash: 2, commit(3).hash: 40}
     text = text_of(page_of(measured=[measured(7, 3), measured(3, 5, 7, name="b.Class")], newer=newer))
-    assert "aaaaaaaa of 2026-01-02, with 2 of 5 cases; 2 newer commits" in text
+    assert "00000007 of 2026-01-08, with 2 of 5 cases; 2 newer commits" in text
     assert "up to 40 commits ago" in text
     assert "commits ago" not in text_of(page_of(measured=[measured(7, 7)], newer=newer)), "all are of the newest"
 
@@ -180,7 +171,7 @@ def test_a_gate_of_older_code_than_is_measured_is_no_headline(tmp_path: Path) ->
     on_file, _ = gates.read(tmp_path, "h200")
 
     def summary_and_rest(age: int) -> list[str]:
-        newer = {NEWEST.hash: 2, OLDEST.hash: 40, found.head["commit"]: age}
+        newer = {commit(7).hash: 2, found.head["commit"]: age}
         return text_of(page_of(on_file, measured=[measured(7)], newer=newer)).split("Newest gates")
 
     summary, rest = summary_and_rest(3)

@@ -11,7 +11,7 @@ from perf.gate.acceptance import Acceptance, AcceptedRow
 from perf.gate.mutations import Mutation
 from perf.gate.rate import Rate
 from perf.gate.report import to_json
-from perf.site.changes.rates import Found, Rates
+from perf.site.changes.rates import Detection, Rates
 from perf.site.trust import mutations, records
 from perf.site.trust.page import MachineSelfTests, render
 from tests.gate.reports import memory, report, verdict
@@ -21,7 +21,7 @@ from tests.site.trust import made_up as self_tests
 FINDER = Rates(
     [("normal noise", Rate(1, 2000)), ("waves", Rate(4, 2000))],
     [("two states", Rate(20, 100))],
-    [Found(0.1, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)],
+    [Detection(0.1, after, Rate(150 + after, 200), Rate(1, 20)) for after in (2, 3)],
 )
 NEGLIGIBLE = {"attention.FlashAttention": (0.01, 3e-7), "attention.ShortAttention": (0.02, 1e-7)}
 
