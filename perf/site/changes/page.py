@@ -18,7 +18,7 @@ from perf.gate.verdicts import BAD, Verdict
 from perf.gate.wording import ORDER, change, name, values
 from perf.selection import Negligible
 from perf.site import newest, pages
-from perf.site.changes.rows import Change, Drifting, Series, judge, series_of, touched_controls
+from perf.site.changes.rows import Change, Drifting, Series, judge, series_of
 from perf.site.gates import Gate
 from perf.site.newest import Site
 from perf.site.sparkline import sparkline
@@ -66,8 +66,8 @@ class MachineChanges:
 
     @functools.cached_property
     def controls(self) -> set[int]:
-        """Revision numbers at which rows without project code changed."""
-        return touched_controls(self.changes)
+        """Revision numbers at which rows without project code changed, possibly by the machine."""
+        return {one.revision for one in self.changes if one.series.is_control}
 
     @functools.cached_property
     def moved(self) -> dict[int, list[float]]:

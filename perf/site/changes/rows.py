@@ -147,16 +147,6 @@ def judge(series: Iterable[Series], negligible: Negligible) -> tuple[list[Change
     return changes, sorted(drifting, key=lambda one: (-abs(math.log1p(one.drift.rate)), one.series.name))
 
 
-def changes_of(series: Iterable[Series], negligible: Negligible) -> list[Change]:
-    """Return the steps only; see `judge`."""
-    return judge(series, negligible)[0]
-
-
-def touched_controls(changes: Sequence[Change]) -> set[int]:
-    """Return revisions at which a row without project code changed, possibly by the machine."""
-    return {one.revision for one in changes if one.series.is_control}
-
-
 def _found(series: Series, negligible: Negligible) -> tuple[list[Step], Drift | None]:
     if series.quantity == "peak_memory":
         return exact_steps(series.values, _tolerances(series)), None

@@ -1,9 +1,10 @@
 """Made-up histories: series of values, commits named by their numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from perf.selection import Negligible
 from perf.site.changes.page import MachineChanges
-from perf.site.changes.rows import Change, Series
+from perf.site.changes.rows import Change, Series, judge
 from perf.site.pages import Commit
 
 
@@ -14,6 +15,11 @@ def series(
     quantity = "time" if name.endswith("time") else "peak_memory"
     at = tuple(revisions or range(len(values)))
     return Series(name, params or {"n": 1}, quantity, at, tuple(values), 0.0, sessions=sessions)
+
+
+def changes_of(some: Iterable[Series], negligible: Negligible) -> list[Change]:
+    """Their steps, without drifts."""
+    return judge(some, negligible)[0]
 
 
 def commit(revision: int) -> Commit:

@@ -13,11 +13,11 @@ from perf.gate.evidence import Outcome
 from perf.gate.rows import every_row
 from perf.harness.suite import is_selected
 from perf.site.changes.page import render
-from perf.site.changes.rows import Change, changes_of, judge
+from perf.site.changes.rows import Change, judge
 from perf.site.gates import Gate
 from perf.site.pages import diff_url
 from tests.gate.reports import report, verdict
-from tests.site.changes.made_up import commit, machine_of, series
+from tests.site.changes.made_up import changes_of, commit, machine_of, series
 from tests.site.pages import text_of
 from tests.site.trust.made_up import HOSTILE
 

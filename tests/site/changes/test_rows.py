@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perf.site.changes.rows import changes_of, series_of, touched_controls
-from tests.site.changes.made_up import series
+from perf.site.changes.rows import series_of
+from tests.site.changes.made_up import changes_of, machine_of, series
 
 BENCHMARKS = {
     "a.Class.track_time": {"unit": "seconds", "params": [["1", "2"], ["'x'"]], "param_names": ["n", "kind"]},
@@ -121,7 +121,7 @@ def test_the_floors_are_those_of_the_class() -> None:
 @pytest.mark.parametrize("name", ["controls.Controls", "controls.Clocks", "smoke.SmokeControls"])
 def test_commits_at_which_controls_moved_are_known(name: str) -> None:
     control = series([1.0] * 6 + [1.5] * 6, f"{name}.track_time")
-    assert touched_controls(changes_of([control, series([1.0] * 4 + [2.0] * 8)], {})) == {6}
+    assert machine_of(changes_of([control, series([1.0] * 4 + [2.0] * 8)], {})).controls == {6}
 
 
 def test_one_bad_run_at_the_end_brings_nothing_back() -> None:

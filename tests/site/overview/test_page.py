@@ -10,13 +10,12 @@ import pytest
 from perf.gate import report as reports
 from perf.gate.evidence import Outcome
 from perf.site import gates, left_out
-from perf.site.changes.rows import changes_of
 from perf.site.overview.page import MachineOverview, render
 from perf.site.overview.rows import MeasuredClass, classes_of
 from tests.gate.reports import memory, report, verdict
 from tests.site import synthetic
 from tests.site.cases import case
-from tests.site.changes.made_up import commit, machine_of, series
+from tests.site.changes.made_up import changes_of, commit, machine_of, series
 from tests.site.pages import text_of
 from tests.site.trust.made_up import HOSTILE
 
