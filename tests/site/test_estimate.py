@@ -3,7 +3,7 @@ import math
 import pytest
 
 from perf.site.attention.catalogue import SECTIONS
-from perf.site.attention.cells import _speedup, table_row
+from perf.site.attention.cells import Show, _speedup, case_row
 from perf.site.attention.rows import build_rows
 from perf.site.estimate import Estimate, estimate, ratio, shortest
 from tests.site.cases import case
@@ -41,7 +41,9 @@ def test_one_sample_has_no_interval_and_nothing_is_better_or_worse_than_it() -> 
     assert {one.ratio and one.ratio.verdict for one in row.speedups.values()} == {"even"}
     spread = _speedup(row.speedups["sdpa"], SECTIONS["attention.FlashAttention"]).title
     assert "?" in spread and "inf" not in spread
-    assert "inf" not in str(table_row(row, SECTIONS["attention.FlashAttention"], [], (1.0, ""), lambda *series: ""))
+    assert "inf" not in str(
+        case_row(row, [], Show(SECTIONS["attention.FlashAttention"], lambda *series: "", (1.0, "")))
+    )
 
 
 def test_a_difference_of_times_may_be_negative_where_a_time_is_not() -> None:

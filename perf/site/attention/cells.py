@@ -1,8 +1,8 @@
-"""Rows become text and colours: heat maps, tables of every implementation, tables of every case, and failures."""
+"""Rows become tables and heat maps: of every implementation of a case, of every case, and of failures."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perf import units
@@ -11,6 +11,7 @@ from perf.harness.status import Status
 from perf.site.attention.catalogue import Section
 from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
+from perf.site.estimate import Estimate
 from perf.site.table import Cell, Row, duration, number, parameter
 from perf.site.wording import FASTEST, label, reading_order, status, value_text, words
 
@@ -23,6 +24,31 @@ WORDS = {
 }
 _NOTHING = "\u2013"  # an en dash
 _FULL_TINT = math.log2(4)  # a factor of four has the full colour
+
+
+@dataclass(frozen=True)
+class Show:
+    """Cells of a case in a section."""
+
+    section: Section
+    link: Link
+    rate_unit: tuple[float, str]
+    """Scale and name of the unit of all rates."""
+
+    def cells(self, result: CaseResult | None, found: Estimate | None, params: dict[str, Any]) -> dict[str, Cell]:
+        """Return time, rate, share of the ceiling and memory, or the memory alone."""
+        memory_href = self.link("track_peak_memory", params)
+        if self.section.quantity == "memory":
+            return {"memory": duration(result, found, written=units.memory, href=memory_href)}
+        spread = f"±{units.percent(found.high / found.median - 1)}" if found else ""
+        done, (scale, unit) = result if found else None, self.rate_unit
+        speed, ceiling = (of(done, found.median) if done and found else None for of in (rate, attained))
+        return {
+            "time": duration(result, found, href=self.link("track_time", params), beside=spread),
+            unit: number(speed, lambda value: units.digits(value / scale)),
+            "of ceiling": number(ceiling, units.percent, share=ceiling),
+            "peak memory": number(done.peak_bytes if done else None, units.memory, href=memory_href),
+        }
 
 
 def sentence(config: dict[str, Any], axes: Iterable[str]) -> str:
@@ -62,65 +88,37 @@ def maps(rows: Sequence[AttentionRow], peer: str, section: Section, axes: Sequen
     ]
 
 
-def ladders(
-    rows: Sequence[AttentionRow], peers: Sequence[str], section: Section, axes: Sequence[str], link: Link
-) -> list[dict[str, Any]]:
-    """Return a table of all implementations for each case, in reading order."""
-    impls = sorted({section.ours, *peers} - {FASTEST}, key=reading_order)
-    found = [_ladder(row, impls, section, axes, link) for row in rows]
-    # Beside another ladder there is no room for a rate, and the share of the ceiling says as much.
-    columns = ("rate", "ceiling", "memory") if len(found) == 1 else ("ceiling", "memory")
-    shown = [column for column in columns if any(rung.get(column) for one in found for rung in one["rungs"])]
-    return [one | {"shown": shown} for one in found]
+def implementations(row: AttentionRow, peers: Sequence[str], axes: Sequence[str], show: Show) -> Iterator[Row]:
+    """Yield a row for each implementation of a case, in reading order."""
+    config, ours = dict(row.config), show.section.ours
+    for impl in sorted({ours, *peers} - {FASTEST}, key=reading_order):
+        result = row.ours if impl == ours else row.speedups[impl].peer
+        ratio = Cell() if impl == ours else _speedup(row.speedups[impl], show.section)
+        cells = show.cells(result, figure(result, show.section.quantity), config | {"impl": impl})
+        name = {"implementation": parameter(impl, label(impl), classes="ours" if impl == ours else "")}
+        over = {_over(ours): ratio} if peers else {}
+        yield _name(config | {"impl": label(impl)}), _parameters(config, axes) | name | cells | over
 
 
-def _ladder(
-    row: AttentionRow, impls: Sequence[str], section: Section, axes: Sequence[str], link: Link
-) -> dict[str, Any]:
+def case_row(row: AttentionRow, axes: Sequence[str], show: Show) -> Row:
+    """Return the row of one case of ours."""
     config = dict(row.config)
-    found = {impl: row.ours if impl == section.ours else row.speedups[impl].peer for impl in impls}
-    numbers = {impl: figure(result, section.quantity) for impl, result in found.items()}
-    longest = max((number.median for number in numbers.values() if number), default=0.0)
-    rungs = []
-    for impl, result in found.items():
-        number, params = numbers[impl], config | {"impl": impl}
-        rung = {
-            "label": label(impl),
-            "ours": impl == section.ours,
-            "name": ", ".join([label(impl), *map(words, config, config.values())]),
-            "status": status(result.status)[0] if result else "not measured",
-            "reason": result.reason if result else "",
-            "ratio": None if impl == section.ours else _speedup(row.speedups[impl], section),
-            "text": "",
-            "spread": "",
-        }
-        if result and number:
-            rung |= {
-                "text": _text(section)(number.median),
-                "href": link(section.method, params),
-                "bar": f"{100 * number.median / longest:.1f}",
-                **_details(result, number.median, section),
-                "spread": units.percent((number.high - number.median) / number.median),
-                "memory_href": link("track_peak_memory", params),
-            }
-        rungs.append(rung)
-    return {"label": sentence(config, axes or config), "rungs": rungs}
+    cells = show.cells(row.ours, row.figure, config | {"impl": show.section.ours})
+    peers = {_over(peer): _speedup(one, show.section) for peer, one in row.speedups.items() if peer != FASTEST}
+    return _name(config), _parameters(config, axes) | cells | peers
 
 
-def _details(result: CaseResult, median: float, section: Section) -> dict[str, str]:
-    """Columns beside a time."""
-    if section.quantity == "memory":
-        return {"rate": "", "ceiling": "", "memory": ""}
-    speed, share = rate(result, median), attained(result, median)
-    return {
-        "rate": units.rate(speed) if speed else "",
-        "ceiling": units.percent(share) if share else "",
-        "memory": units.memory(result.peak_bytes) if result.peak_bytes is not None else "",
-    }
+def _name(config: dict[str, Any]) -> str:
+    return ", ".join(map(words, config, config.values()))
 
 
-def _text(section: Section) -> Callable[[float], str]:
-    return units.seconds if section.quantity == "time" else units.memory
+def _parameters(config: dict[str, Any], axes: Sequence[str]) -> dict[str, Cell]:
+    return {axis: parameter(config[axis], value_text(axis, config[axis])) for axis in axes}
+
+
+def _over(impl: str) -> str:
+    """Return the title of a column of ratios."""
+    return f"\u00d7 {label(impl)}"
 
 
 def _heat(row: AttentionRow | None, peer: str, section: Section) -> tuple[Cell, int]:
@@ -153,31 +151,6 @@ def _speedup(one: Speedup, section: Section) -> Cell:
 
 def _empty(title: str, text: str = _NOTHING) -> Cell:
     return Cell(text, classes="none", title=title, is_number=True)
-
-
-def table_row(
-    row: AttentionRow, section: Section, axes: Sequence[str], rate_unit: tuple[float, str], link: Link
-) -> Row:
-    """One case of ours."""
-    config, time, (scale, unit) = dict(row.config), row.figure, rate_unit
-    params = config | {"impl": section.ours}
-    memory_href, cells = (
-        link("track_peak_memory", params),
-        {one: parameter(config[one], value_text(one, config[one])) for one in axes},
-    )
-    if section.quantity == "time":
-        spread = f"±{units.percent(time.high / time.median - 1)}" if time else ""
-        peak_bytes = row.ours.peak_bytes if row.ours and time else None
-        cells |= {
-            "time": duration(row.ours, time, href=link("track_time", params), beside=spread),
-            unit: number(row.flops_per_s, lambda value: units.digits(value / scale)),
-            "of ceiling": number(row.ceiling, units.percent, share=row.ceiling),
-            "peak memory": number(peak_bytes, units.memory, href=memory_href),
-        }
-    else:
-        cells |= {"memory": duration(row.ours, row.figure, written=units.memory, href=memory_href)}
-    peers = {f"\u00d7 {label(peer)}": _speedup(one, section) for peer, one in row.speedups.items() if peer != FASTEST}
-    return ", ".join(map(words, config, config.values())), cells | peers
 
 
 def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ from perf.site.wording import FASTEST, label, varying
 
 __all__ = ["collect", "render"]
 
-MAX_LADDERS = 8
-"""Up to as many cases, all implementations stand side by side; beyond, ours stand with ratios and heat maps."""
+FEW = 8
+"""Up to as many cases have a row for each implementation; more have one for ours, and heat maps."""
 
 _HEADLINE = ("reference", "sdpa", "sdpa_flash", "sdpa_cudnn", FASTEST)
 
@@ -56,13 +56,15 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
     done = [row for row in rows if row.figure]
     overviews = {peer: overview(rows, peer) for peer in peers}
     ceilings = sorted(row.ceiling for row in done if row.ceiling is not None)
-    few = len(rows) <= MAX_LADDERS
+    few = len(rows) <= FEW
+    show = cells.Show(section, one.link, units.rate_unit([row.flops_per_s for row in done if row.flops_per_s]))
     first = dict(rows[0].config)
     return {
         "id": pages.ident(f"{one.machine} {one.benchmark}"),
         "known": section,
         "subject": section.subject[0].upper() + section.subject[1:],
         "ours": label(section.ours),
+        "has_peers": bool(peers),
         "say": cells.WORDS[section.quantity],
         "constants": cells.sentence(first, [axis for axis in first if axis not in axes]) if axes else "",
         "commit": one.commit,
@@ -76,8 +78,10 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "headline": _headline(overviews, few, section),
         "ceiling": units.percent(statistics.median(ceilings)) if ceilings else "",
         "best_ceiling": units.percent(ceilings[-1]) if ceilings else "",
-        "ladders": cells.ladders(rows, peers, section, axes, one.link) if few else [],
-        "grid": None if few else _grid(one, section, rows, overviews, axes),
+        "implementations": table(one for row in rows for one in cells.implementations(row, peers, axes, show))
+        if few
+        else None,
+        "grid": None if few else _grid(rows, overviews, axes, show),
         "history": _cards(one, section),
         "history_span": _span(one.history),
         "failures": cells.failures(one.results, section),
@@ -92,23 +96,20 @@ def _range(seconds: list[float]) -> str:
 
 
 def _grid(
-    one: Measured, section: Section, rows: list[AttentionRow], overviews: dict[str, Overview | None], axes: list[str]
+    rows: list[AttentionRow], overviews: dict[str, Overview | None], axes: list[str], show: cells.Show
 ) -> dict[str, Any]:
     """Many cases: each peer's overview and heat maps, and a table of every case of ours."""
-    done = [row for row in rows if row.figure]
-    rate_unit = units.rate_unit([row.flops_per_s for row in done if row.flops_per_s])
     return {
-        "memory_linked": f"{one.benchmark}.track_peak_memory" in one.series,
         "peers": [
             {
                 "id": peer,
                 "label": label(peer),
                 "overview": _overview_text(found),
-                "maps": cells.maps(rows, peer, section, axes),
+                "maps": cells.maps(rows, peer, show.section, axes),
             }
             for peer, found in overviews.items()
         ],
-        "cases": table(cells.table_row(row, section, axes, rate_unit, one.link) for row in rows),
+        "cases": table(cells.case_row(row, axes, show) for row in rows),
     }
 
 
