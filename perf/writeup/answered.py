@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -109,14 +110,15 @@ def _on_two_gpus(source: Source, study: str, run: str) -> list[Row]:
 
 def measured_with(name: str, document: dict[str, Any]) -> str:
     """The command that made the rows of NAME.json, and where they are."""
-    commit = f" at commit {_quoted(document['commit'])}" if document.get("commit") else ""
-    return f"Measured with {_quoted(document['command'])}{commit}; rows in [{name}.json]({name}.json)."
+    hashes = re.split(r"\b([0-9a-f]{8})\b", document.get("commit", "").replace("`", ""))
+    commit = f" at commit {_quoted(['', *hashes])}" if any(hashes) else ""
+    command = _quoted(document["command"].split("`"))
+    return f"Measured with {command}{commit}; rows in [{name}.json]({name}.json)."
 
 
-def _quoted(text: str) -> str:
-    """`text` as code. Its own backticks end the code and begin it again."""
-    parts = enumerate(text.split("`"))
-    return "".join(_prose(part) if number % 2 else code(part) for number, part in parts if part.strip())
+def _quoted(parts: Iterable[str]) -> str:
+    """Pieces of code and of prose, in turn."""
+    return "".join(_prose(part) if number % 2 else code(part) for number, part in enumerate(parts) if part.strip())
 
 
 def _prose(text: str) -> str:

@@ -1,5 +1,6 @@
 """From the Markdown document to HTML, LaTeX tables and PDF, by pandoc and typst."""
 
+import re
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +72,7 @@ def pages(text: str, folder: Path, **options: Any) -> Any:
 
 def _pandoc(text: str, to: str, options: list[str]) -> str:
     pypandoc, _ = libraries()
+    text = re.sub(r"(?<=\d) (?=%)", "\u00a0", text)  # no line ends between a number and its per cent
     # The first heading is the title. Nothing is wrapped, and no column has a width by the number of its characters.
     shaped = ["--shift-heading-level-by=-1", "--wrap=none", "--columns=100000"]
     try:

@@ -155,3 +155,8 @@ def test_text_of_rows_cannot_become_markup():
 )
 def test_backticks_of_a_command_are_balanced(command, shown):
     assert measured_with("a", {"command": command}) == f"Measured with {shown}; rows in [a.json](a.json)."
+
+
+def test_a_commit_is_code_and_what_is_said_of_it_is_not():
+    made = measured_with("a", {"command": "x", "commit": "1a2b3c4d`, of some <b> `5e6f7a8b`; elsewhere"})
+    assert " at commit `1a2b3c4d`, of some \\<b\\> `5e6f7a8b`; elsewhere; rows in" in made
