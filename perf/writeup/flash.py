@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf import units
-from perf.harness import records
+from perf.site import newest
 from perf.site.estimate import Estimate, geometric_mean, ratio
 from perf.site.wording import label, status
 from perf.studies.figures import subplots
@@ -132,10 +132,7 @@ def slower(cells: "pandas.DataFrame") -> dict[str, Any]:
 def _measured_with(source: Source, cells: "pandas.DataFrame") -> str:
     """The sentence with the commit, and with GPU and software from the records."""
     commit = str(cells["commit"].iloc[0])
-    try:
-        cases = records.read_commit(source.folder / "records", source.machine, commit)
-    except SystemExit:  # a damaged record: the reader of the rows has said so
-        cases = []
+    cases = newest.read_commit(source.folder / "records", source.machine, commit)
     sessions = {
         (
             one.session.device.get("name", ""),

@@ -7,6 +7,7 @@ import pytest
 
 from perf.studies import STUDIES
 from perf.studies.on_file import NotOnFile
+from perf.studies.parallel import sharding
 from perf.studies.parallel.sharding import POINTS
 from perf.writeup import distributed, source
 from perf.writeup.answers.data_parallel import DataParallel, growth, shardings
@@ -99,7 +100,7 @@ def test_a_study_writes_its_chapter_from_its_rows_on_that_size(undrawn, monkeypa
     text = distributed.of_study("sharding", "xl")(found, tmp_path / "figures")
     assert "- xl, context 512, 2 ranks: sharded is 1.000\u00d7 as fast" in text and "holds 50.0 % of it" in text
     assert "| xl | 512 | sharded | 2 |" in text and "(figures/sharding-box-x2.png)" in text
-    monkeypatch.setattr(distributed.sharding, "groups", lambda rows: [rows[:1], rows[1:]], raising=False)
+    monkeypatch.setattr(sharding, "groups", lambda rows: [rows[:1], rows[1:]], raising=False)
     text = distributed.of_study("sharding", "xl")(found, tmp_path / "figures")
     assert text.count("Measured with") == 2 and "(figures/sharding-box-x2-2.png)" in text and "as fast" not in text
     with pytest.raises(NotOnFile):
