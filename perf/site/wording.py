@@ -22,7 +22,7 @@ LABELS = {  # what everybody knows first, then step by step to our kernels, then
     "triton_compiled": "compiled Triton",
     "sdpa": "SDPA",
     "sdpa_flash": "SDPA flash",
-    "sdpa_cudnn": "SDPA cuDNN",
+    "sdpa_cudnn": "cuDNN",
     "sdpa_efficient": "SDPA efficient",
     "sdpa_math": "SDPA math",
     "flex": "FlexAttention",

@@ -8,10 +8,11 @@ import pytest
 
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
+from perf.site.wording import label
 from perf.studies.on_file import NotOnFile, loaded
 from perf.studies.speedups import factor, speedup_of
 from perf.writeup.answered import TABLES, measured_with
-from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, NAMES, Beside, front
+from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, Beside, front
 from perf.writeup.answers.memory import Memory, block_parts
 from perf.writeup.answers.rows import by
 from perf.writeup.answers.steps import Steps, WarmUp
@@ -82,7 +83,7 @@ def lines(documents, language="en"):
 
 def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(documents):
     head, _, *body = lines(documents)
-    assert head[4:] == [NAMES[name] for name in FRONT_COLUMNS]
+    assert head[4:] == [label(name) for name in FRONT_COLUMNS]
     assert len(body) == len(FRONT)
     for line, wanted in zip(body, FRONT, strict=True):
         mine = {pair["against"]: factor(speedup_of(pair)[0]) for pair in select(documents, **wanted)}

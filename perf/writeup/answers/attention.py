@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from perf.site.estimate import Ratio
+from perf.site.wording import label
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import document_of
 from perf.studies.attention.results import Pair, by_d, nearest, shape, tflops, timed, worst_of
@@ -18,18 +19,6 @@ from perf.writeup.answers.rows import Answer, Documents, Row
 from perf.writeup.markdown import Markup, code, plain
 from perf.writeup.problems import PLACE, Need
 from perf.writeup.source import Source
-
-NAMES = {
-    "sdpa": "SDPA",
-    "sdpa_cudnn": "cuDNN",
-    "sdpa_flash": "SDPA flash",
-    "sdpa_efficient": "SDPA efficient",
-    "sdpa_math": "SDPA math",
-    "flex": "FlexAttention",
-    "reference": "eager",
-    "reference_compiled": "eager, compiled",
-}
-"""Column titles of the other implementations; "sdpa" is torch's own choice of a backend."""
 
 TOGETHER = "forward_backward"
 FRONT: tuple[dict[str, Any], ...] = (
@@ -161,7 +150,7 @@ def beside(group: str, documents: Documents) -> list[Row]:
         for axis in axes:
             cells |= {"mask": MASKS[first["is_causal"]]} if axis == "is_causal" else {axis: first[axis]}
         cells |= {"ours, ms": digits(ms, 4), "TFLOP/s": digits(tflops(first, ms))}
-        cells |= {NAMES.get(pair["against"], pair["against"]): with_interval(*speedup_of(pair)) for pair in cell}
+        cells |= {label(pair["against"]): with_interval(*speedup_of(pair)) for pair in cell}
         shown.append(cells)
     return shown
 
@@ -175,7 +164,7 @@ def sample(documents: Documents) -> list[Row]:
             {"mode": mode, "head dimensions": name, "cells": len(mine)}
             | {"geometric mean": with_interval(*geometric_mean(mine))}
             | {"below 1": sum(speedup_of(pair)[0] < 1 for pair in mine)}
-            | {"worst": f"{with_interval(speedup, half)}, {NAMES.get(worst['against'], worst['against'])}"}
+            | {"worst": f"{with_interval(speedup, half)}, {label(worst['against'])}"}
             | {"in": f"{_spaced(worst)} {worst['dtype']}, {MASKS[worst['is_causal']]}"}
         )
     return shown
@@ -214,7 +203,7 @@ def front(language: str, documents: Documents, elsewhere: Documents) -> list[Row
         others = {pair["against"]: factor(speedup_of(pair)[0]) for pair in cell}
         shown.append(
             dict(zip(HEADS[language], (_named(cell[0], WORDS[language]), ms, over, _over_best(there)), strict=True))
-            | {NAMES[name]: others.get(name, "-") for name in FRONT_COLUMNS}
+            | {label(name): others.get(name, "-") for name in FRONT_COLUMNS}
         )
     return shown
 
@@ -233,7 +222,7 @@ def _verdict(pair: Pair) -> str:
 
 def _over_best(cell: list[Pair]) -> str:
     speedup, half, name = best(cell, speedup_of)
-    return f"{with_interval(speedup, half)}, {NAMES[name]}"
+    return f"{with_interval(speedup, half)}, {label(name)}"
 
 
 def _named(pair: Pair, words: dict[str, str]) -> str:
