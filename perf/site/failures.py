@@ -25,6 +25,6 @@ def by_reason(results: Iterable[CaseResult], name: Callable[[CaseResult], str] =
         if result.status != "ok":
             groups.setdefault((result.status, result.reason), []).append(name(result))
     return [
-        {"status": status(outcome)[0], "reason": reason, "cases": list(dict.fromkeys(cases))}
+        {"status": status(outcome)[0], "reason": reason, "count": len(set(cases)), "cases": list(dict.fromkeys(cases))}
         for (outcome, reason), cases in groups.items()
     ]
