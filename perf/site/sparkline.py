@@ -8,13 +8,18 @@ from perf import units
 WIDTH, HEIGHT, MARGIN = 160, 40, 3  # of a picture, in the units of its own viewBox
 
 
-def sparkline(values: Sequence[float], low: float, index: int) -> dict[str, Any]:
-    """Return the polyline of values from `low` to their maximum, and the position of one of them."""
+def sparkline(values: Sequence[float], low: float, index: int, changed: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the polyline of values from `low` to their maximum, and the position of one of them.
+
+    `changed` says of each value what changed before it; "" for nothing.
+    """
     up = (HEIGHT - 2 * MARGIN) / (max(values) - low)
     heights = [HEIGHT - MARGIN - (value - low) * up for value in values]
-    at = [(f"{x:.1f}", f"{y:.1f}") for x, y in zip(places(len(values)), heights, strict=True)]
+    step = (WIDTH - 2 * MARGIN) / (len(values) - 1)
+    at = [(f"{MARGIN + number * step:.1f}", f"{y:.1f}") for number, y in enumerate(heights)]
     x, y = at[index]
-    return {"width": WIDTH, "height": HEIGHT, "points": " ".join(map(",".join, at)), "x": x, "y": y}
+    breaks = [(x, why) for (x, _), why in zip(at, changed, strict=False) if why]
+    return {"width": WIDTH, "height": HEIGHT, "points": " ".join(map(",".join, at)), "x": x, "y": y, "breaks": breaks}
 
 
 def card(values: Sequence[float], text: Callable[[float], str]) -> dict[str, Any]:
@@ -25,8 +30,3 @@ def card(values: Sequence[float], text: Callable[[float], str]) -> dict[str, Any
         "change": units.times(values[0] / values[-1]),
         "commits": len(values),
     }
-
-
-def places(count: int) -> list[float]:
-    """Return the x coordinates of a picture's points, from left to right."""
-    return [MARGIN + index * (WIDTH - 2 * MARGIN) / (count - 1) for index in range(count)]

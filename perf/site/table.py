@@ -36,9 +36,17 @@ class Cell:
     """A bar: the name and share of each part."""
 
     commits: Sequence[str] = ()
+    picture: Mapping[str, Any] | None = None
+    """A sparkline."""
+
     is_number: bool = False
     is_axis: bool = False
     """Whether the column has a filter."""
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it shows anything."""
+        return bool(self.text or self.parts or self.commits or self.picture)
 
     @property
     def sorted_by(self) -> str:
@@ -75,7 +83,7 @@ def table(rows: Iterable[Row]) -> Table | None:
         return None
     titles = dict.fromkeys(title for _, row in listed for title in row)
     every = [(title, [row.get(title, Cell()) for _, row in listed]) for title in titles]
-    shown = [(title, each) for title, each in every if any(one.text or one.parts or one.commits for one in each)]
+    shown = [(title, each) for title, each in every if any(one.has_content for one in each)]
     columns = [
         Column(
             title,

@@ -13,6 +13,7 @@ from perf.site.changes.rows import Change
 from perf.site.failures import by_reason, with_class
 from perf.site.gates import Gate
 from perf.site.overview.rows import MeasuredClass
+from perf.site.table import Cell, Row, number, table, text
 
 OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
 OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "fully_sharded", "sharded_optimizer"), "distributed.html")
@@ -100,7 +101,7 @@ def _machine(one: MachineOverview) -> dict[str, Any]:
         "id": pages.ident(one.name),
         "name": one.name,
         "hardware": one.hardware,
-        "measured": [_measured(one, each) for each in one.measured],
+        "measured": table(_measured(one, each) for each in one.measured),
         "cells": one.cells,
         "cells_at_newest": one.cells_at_newest,
         "commits": one.changed.commits,
@@ -152,16 +153,15 @@ def _changed(one: MachineOverview, changes: Sequence[Change]) -> dict[str, Any]:
     }
 
 
-def _measured(machine: MachineOverview, row: MeasuredClass) -> dict[str, Any]:
-    return {
-        "name": row.benchmark,
-        "about": machine.about.get(row.benchmark, ""),
-        "href": OWN_PAGES.get(row.benchmark.partition(".")[0], ""),
-        "history": pages.permalink(f"{row.benchmark}.{row.method}", machine.name, row.case),
-        "cells": row.cells,
-        "grid": row.grid,
-        "commits": len(row.revisions),
-        "newest": machine.changed.described(max(row.revisions)),
+def _measured(machine: MachineOverview, row: MeasuredClass) -> Row:
+    newest = machine.changed.described(max(row.revisions))
+    return row.benchmark, {
+        "class": text(row.benchmark, href=OWN_PAGES.get(row.benchmark.partition(".")[0], "")),
+        "description": Cell(machine.about.get(row.benchmark, ""), classes="what"),
+        "cases": number(row.cells, str, beside="" if row.cells == row.grid else f"of {row.grid}"),
+        "commits": number(len(row.revisions), str),
+        "newest": Cell(commits=(newest.hash,), beside=newest.date, classes="whole"),
+        "graphs": Cell("history", href=pages.permalink(f"{row.benchmark}.{row.method}", machine.name, row.case)),
     }
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
-from perf.site import conditions, newest, pages, sparkline
+from perf.site import conditions, newest, pages
 from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
 from perf.site.roofline import rows
 from perf.site.roofline.picture import picture
-from perf.site.roofline.rows import Class, History, RooflineRow, classes_of
+from perf.site.roofline.rows import Class, History, Point, RooflineRow, classes_of
+from perf.site.sparkline import sparkline
 from perf.site.table import Cell, Row, number, parameter, table, text
 from perf.site.wording import label, value_text, words
 
@@ -82,6 +83,7 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
     others = sorted((row for row in rows if row.whose != "ours"), key=lambda row: row.fraction)
     scale, unit = units.rate_unit([row.flops_per_s for row in rows if row.flops_per_s])
     results = [cell.result for each in classes for cell in one.cells[each.benchmark]]
+    histories = [found for each in classes if (found := _history(one, each))]
     return {
         "id": pages.ident(one.name),
         "name": one.name,
@@ -94,7 +96,8 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
             (each.benchmark, f"asv run --bench '^{re.escape(each.benchmark)}\\.' {_most_cases_at(each)[:8]}^!")
             for each in classes
         ],
-        "histories": [found for each in classes if (found := _history(one, each))],
+        "histories": histories,
+        "history": table(each["row"] for each in histories),
         "cases": table(_row(one, row, scale, unit) for row in (*ours, *others)),
         "failures": by_reason(results, with_class),
         "commits": [one.commits[commit] for commit in dict.fromkeys(row.cell.commit for row in rows)],
@@ -192,22 +195,28 @@ def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
     environments = [{**one.moments[point.revision].environment, **point.versions} for point in found.points]
     changes = ["", *(changed(before, after) for before, after in itertools.pairwise(environments))]
     moves = [None, *(after / before - 1 for before, after in itertools.pairwise(fractions))]
-    return sparkline.card(fractions, units.percent) | {
-        "name": each.benchmark,
-        "href": pages.permalink(f"{each.benchmark}.track_time", one.name, found.first),
-        "cases": found.cases,
-        "breaks": [(x, change) for x, change in zip(sparkline.places(len(fractions)), changes, strict=True) if change],
-        "last_value": fractions[-1],
-        "move_value": moves[-1],
-        "table": [
-            {
-                "commit": one.moments[point.revision].commit,
-                "fraction": units.percent(point.fraction),
-                "change": "" if move is None else units.change(move),
-                "environment": change,
-            }
-            for point, move, change in reversed(list(zip(found.points, moves, changes, strict=True)))
-        ],
+    href = pages.permalink(f"{each.benchmark}.track_time", one.name, found.first)
+    row = {
+        "class": text(each.benchmark),
+        "history": Cell(picture=sparkline(fractions, 0.0, -1, changes), href=href),
+        "now": number(fractions[-1], units.percent),
+        "change": number(moves[-1], units.change),
+        "cases": number(found.cases, str),
+        "commits": number(len(fractions), str),
+    }
+    points = reversed(list(zip(found.points, moves, changes, strict=True)))
+    commits = [_moment(one.moments[point.revision].commit, point, move, change) for point, move, change in points]
+    return {"name": each.benchmark, "row": (each.benchmark, row), "commits": table(commits)}
+
+
+def _moment(commit: pages.Commit, point: Point, move: float | None, change: str) -> Row:
+    return commit.hash[:8], {
+        "commit": Cell(commits=(commit.hash,)),
+        "subject": Cell(commit.subject),
+        "date": Cell(commit.date, classes="whole"),
+        "median": number(point.fraction, units.percent),
+        "change": number(move, units.change),
+        "environment": Cell(change, classes="environment"),
     }
 
 
