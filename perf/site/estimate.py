@@ -27,6 +27,11 @@ class Estimate:
     low: float
     high: float
 
+    @property
+    def relative(self) -> float:
+        """Half of the interval over the median."""
+        return self.high / self.median - 1
+
 
 def estimate(result: CaseResult | None) -> Estimate | None:
     """Median and interval of a case that has samples.
@@ -76,7 +81,7 @@ class Ratio:
 
 def ratio(mine: Estimate, other: Estimate) -> Ratio:
     """Return the ratio of `other` to `mine`, both above 0."""
-    return Ratio(other.median / mine.median, math.hypot(*(one.high / one.median - 1 for one in (mine, other))))
+    return Ratio(other.median / mine.median, math.hypot(mine.relative, other.relative))
 
 
 def geometric_mean(ratios: Sequence[Ratio]) -> Ratio:

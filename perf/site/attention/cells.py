@@ -40,7 +40,7 @@ class Show:
         memory_href = self.link("track_peak_memory", params)
         if self.section.quantity == "memory":
             return {"memory": duration(result, found, written=units.memory, href=memory_href)}
-        spread = f"±{units.percent(found.high / found.median - 1)}" if found else ""
+        spread = f"±{units.percent(found.relative)}" if found else ""
         done, (scale, unit) = result if found else None, self.rate_unit
         speed, ceiling = (of(done, found.median) if done and found else None for of in (rate, attained))
         return {

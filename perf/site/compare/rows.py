@@ -114,7 +114,7 @@ def _case(one: CaseResult, session: int) -> list[Any]:
     if time and math.isfinite(time.median):
         seconds = float(f"{time.median:.6g}")
         if seconds > 0:
-            half = float(f"{(time.high - time.median) / time.median:.4g}")
+            half = float(f"{time.relative:.4g}")
     return [
         [repr(value) for value in one.params.values()],
         seconds,

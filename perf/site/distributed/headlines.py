@@ -31,18 +31,18 @@ def headlines(
     if collectives:
         one = max(collectives, key=lambda each: each.bus_bandwidth)
         what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}):"
-        half = units.percent(one.time.high / one.time.median - 1)
+        half = units.percent(one.time.relative)
         yield what, f"{units.bandwidth(one.bus_bandwidth)} ±{half}", " of bus bandwidth per GPU and direction."
     if shards:
         group_of_shards = _largest(shards)
         by_name = {shard.name: shard for shard in group_of_shards}
         whole, ours = by_name.get("none"), by_name.get("sharded")
-        if whole and ours and whole.time and ours.time and whole.result.facts.get("optimizer_bytes"):
-            held = ours.result.facts["optimizer_bytes"] / whole.result.facts["optimizer_bytes"]
+        all_bytes, our_bytes = (one.fact("optimizer_bytes") if one else None for one in (whole, ours))
+        if whole and ours and whole.step and ours.step and all_bytes and our_bytes:
             what = f"{place(ours.where)}: a sharded optimizer holds"
-            step, speedup = interval(ours.time), ratio(ours.time, whole.time).words
+            step, speedup = interval(ours.step), ratio(ours.step, whole.step).words
             more = f" of the state on each rank; its step takes {step}, {speedup} as fast as without sharding."
-            yield what, percent(held), more
+            yield what, percent(our_bytes / all_bytes), more
     if fully_sharded:
         yield from _fully_sharded_headline(_largest(fully_sharded))
 

@@ -84,7 +84,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     results = [cell.result for cell in one.of(*CLASSES)]
     groups, sweeps = groups_of(one.of(*STRATEGIES)), groups_of(one.of(*SWEEPS))
     timed, collectives = [group for group in groups if group.shortest], collectives_of(one.cells)
-    shards = [group for group in shards_of(one.of(*SHARDING)) if any(shard.time for shard in group)]
+    shards = [group for group in shards_of(one.of(*SHARDING)) if any(shard.step for shard in group)]
     fully_sharded = [group for group in fully_sharded_of(one.of(*FULLY_SHARDED)) if any(row.step for row in group)]
     facts = [fact for fact in conditions.facts(results) if fact[0] not in _OF_A_CEILING]
     nccl = dict.fromkeys(result.session.software.get("nccl", "") for result in results)
@@ -230,19 +230,18 @@ def _collective(one: MachineDistributed, row: Collective) -> Row:
 
 
 def _shards(one: MachineDistributed, group: Sequence[Shard]) -> Iterator[dict[str, Cell]]:
-    whole = next((shard.time for shard in group if shard.name == "none" and shard.time), None)
+    whole = next((shard.step for shard in group if shard.name == "none" and shard.step), None)
     for row in group:
-        facts = row.result.facts
-        held, formula = facts.get("optimizer_bytes"), row.predicted("optimizer_bytes")
+        step, held, formula = row.result("step"), row.fact("optimizer_bytes"), row.predicted("optimizer_bytes")
         yield {
             "sharding": text(row.name),
-            "step": _time(one, row.time, row.result),
-            "\u00d7 none": _speedup(whole if row.name != "none" else None, row.time),
-            **_points(one, row.result, facts.get, row.predicted),
+            "step": _time(one, row.step, step),
+            "\u00d7 none": _speedup(whole if row.name != "none" else None, row.step),
+            **_points(one, step, row.fact, row.predicted),
             "moments per rank": number(
                 held or None, units.memory, beside=units.change(held / formula - 1) if held and formula else ""
             ),
-            "MB sent by the optimizer": _megabytes(facts.get("communicated_bytes") or None),
+            "MB sent by the optimizer": _megabytes(row.fact("communicated_bytes") or None),
         }
 
 

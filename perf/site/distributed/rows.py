@@ -166,19 +166,12 @@ class Collective:
     """Bytes per second that each GPU sends, and receives, in a ring; its links' rate in one direction bounds it."""
 
 
-@dataclass(frozen=True)
-class Shard:
+@dataclass
+class Shard(Stepped):
     """One way to hold the optimizer's state."""
 
     where: Where
     name: str
-    cell: NewestCell
-    time: Estimate | None
-
-    @property
-    def result(self) -> CaseResult:
-        """Result of the cell."""
-        return self.cell.result
 
     def predicted(self, point: str) -> float | None:
         """Bytes by the closed form: of weights when the model is made, then of weights, gradients and moments.
@@ -271,7 +264,7 @@ def shards_of(cells: Iterable[NewestCell]) -> list[list[Shard]]:
     for cell in cells:
         params = cell.result.params
         where = _where(params)
-        groups.setdefault(where, []).append(Shard(where, params["sharding"], cell, estimate(cell.result)))
+        groups.setdefault(where, []).append(Shard(where, params["sharding"], cells={"step": cell}))
     return list(groups.values())
 
 
