@@ -9,7 +9,7 @@ from perf.studies.attention.memory import first_that_fails, predicted
 from perf.units import GIB, MIB
 from perf.workloads import measured
 from perf.writeup.answers.kernels import matmul_share
-from perf.writeup.answers.rows import DIMS, Answer, Documents, Row, by
+from perf.writeup.answers.rows import DIMS, Answer, Documents, Row, by, settings
 from perf.writeup.formats import gain, ms, share
 from perf.writeup.markdown import code
 
@@ -36,7 +36,7 @@ def _attention(
     documents: Documents, cell: Callable[[Row, Row, str], str], calls: tuple[str, ...] = ("forward", "backward")
 ) -> list[Row]:
     """A row per length, a column per head dimension, forward and backward."""
-    rows = by(documents["compile-attention"]["rows"], "seq_len", "d", "variant")
+    rows = settings(documents, "compile-attention")
     return [
         {"seq_len": seq_len}
         | {
@@ -50,8 +50,8 @@ def _attention(
 
 def compiled_model(documents: Documents) -> list[Row]:
     """Whole models: the variants, their gains beside what they could be, and the first calls."""
-    rows = by(documents["compile-model"]["rows"], "size", "variant")
-    profiles = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "compile-model")
+    profiles = settings(documents, "kernels")
     shown = []
     for size, variant in rows:
         row, eager = rows[size, variant], rows[size, "eager"]
@@ -92,7 +92,7 @@ class Attention(Answer):
     @functools.cached_property
     def rows(self) -> dict[tuple[int, int, str], Row]:
         """The measured shapes, eager and compiled."""
-        return by(self.documents["compile-attention"]["rows"], "seq_len", "d", "variant")
+        return settings(self.documents, "compile-attention")
 
     def doubled(self, *lengths: int) -> list[float]:
         """Ratios of eager times: twice these lengths over these lengths, every d and call."""
@@ -185,7 +185,7 @@ class CompiledModel(Answer):
     @functools.cached_property
     def rows(self) -> dict[tuple[str, str], Row]:
         """The measured models by size and variant."""
-        return by(self.documents["compile-model"]["rows"], "size", "variant")
+        return settings(self.documents, "compile-model")
 
     def gain(self, call: str, size: str) -> float:
         """Eager over compiled time; the call is "forward" or "step"."""
@@ -197,7 +197,7 @@ class CompiledModel(Answer):
 
     def matmuls(self, size: str) -> float:
         """The matmuls' share of the eager step's device time."""
-        profile = by(self.documents["kernels"]["rows"], "size", "context")[size, 512]
+        profile = settings(self.documents, "kernels")[size, 512]
         return matmul_share(profile["step"])
 
     def unmeasured(self, sizes: tuple[str, ...]) -> list[str]:

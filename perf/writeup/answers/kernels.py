@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from perf.studies.kernels.results import total
 from perf.studies.on_file import OnFile
-from perf.workloads import measured
-from perf.writeup.answers.rows import BATCH, CONTEXTS, SIZES, Answer, Documents, Row, by
+from perf.writeup.answers.rows import BATCH, CONTEXTS, SIZES, Answer, Documents, Row, config_of, settings
 from perf.writeup.formats import share, three
 from perf.writeup.markdown import Markup, code
 
@@ -29,7 +28,7 @@ NAMES = {
 
 def forward_time(documents: Documents) -> list[Row]:
     """Device and wall time of a forward without a graph."""
-    rows = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "kernels")
     shown: list[Row] = []
     for size in SIZES:
         cells: Row = {"size": size}
@@ -45,7 +44,7 @@ def forward_time(documents: Documents) -> list[Row]:
 
 def top_kernels(documents: Documents) -> list[Row]:
     """The kernel with the most time in a forward and in a step."""
-    rows = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "kernels")
     shown: list[Row] = []
     for size in SIZES:
         cells: Row = {"size": size}
@@ -53,7 +52,7 @@ def top_kernels(documents: Documents) -> list[Row]:
             row = rows[size, 512][part]
             kernel, _, count, seconds = row["kernels_s"][0]
             cells[f"{name}: most time"] = code(shape(kernel))
-            cells[f"{name}: calls"] = calls(count, measured("configs", "MODEL_CONFIGS")[size].num_layers)
+            cells[f"{name}: calls"] = calls(count, config_of(size).num_layers)
             cells[f"{name}: share"] = share(seconds / total(row))
         shown.append(cells)
     return shown
@@ -76,7 +75,7 @@ def shape(kernel: str) -> str:
 
 def other_kernels(documents: Documents) -> list[Row]:
     """The most of a forward that are no matmuls, in a small and in a large model."""
-    rows = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "kernels")
     small, large = (rows[size, 512]["forward_only"] for size in ("small", "2.7B"))
     beside = OnFile({one[0]: one for one in large["kernels_s"]})
     shown: list[Row] = []
@@ -105,7 +104,7 @@ def named(kernel: str) -> str:
 
 def kinds(documents: Documents) -> list[Row]:
     """Shares of device time by kind, of a forward and of a step."""
-    rows = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "kernels")
     names = ("matmul", "softmax", "elementwise", "optimizer", "other")
     shown: list[Row] = []
     for size in ("small", "large", "2.7B"):
@@ -121,11 +120,11 @@ def kinds(documents: Documents) -> list[Row]:
 
 def softmax(documents: Documents) -> list[Row]:
     """Softmax beside the matmuls of attention: time, FLOPs, and the rate that limits each."""
-    rows = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "kernels")
     shown: list[Row] = []
     for size, context in [(size, 512) for size in SIZES] + [("small", 128), ("2.7B", 1024)]:
         parts = rows[size, context]["attention_parts"]
-        config = measured("configs", "MODEL_CONFIGS")[size]
+        config = config_of(size)
         scores = config.num_layers * BATCH * config.num_heads * context**2
         times = parts["softmax_s"] / parts["matmul_s"]
         shown.append(
@@ -150,7 +149,7 @@ class Kernels(Answer):
     @functools.cached_property
     def rows(self) -> dict[tuple[str, int], Row]:
         """The profiles."""
-        return by(self.documents["kernels"]["rows"], "size", "context")
+        return settings(self.documents, "kernels")
 
     def wall_s(self, size: str, context: int) -> float:
         """Wall time of a forward without a graph."""

@@ -4,8 +4,7 @@ import functools
 from collections.abc import Callable
 
 from perf.studies.on_file import OnFile, some
-from perf.workloads import measured
-from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
+from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, accounted, by, config_of, settings
 from perf.writeup.answers.steps import states
 from perf.writeup.formats import gib, mib, percent, share
 from perf.writeup.markdown import Markup, code
@@ -114,7 +113,7 @@ def memory_block_2026(documents: Documents) -> list[Row]:
 
 def block_parts(precision: str, context: int = CONTEXT) -> dict[str, int]:
     """Bytes by what they are; B, T, d, f, H as in `cs336_systems.accounting`."""
-    config = measured("configs", "MODEL_CONFIGS")[SIZE]
+    config = config_of(SIZE)
     mixed = precision == "bf16"
     element = 2 if mixed else 4
     tokens = BATCH * context
@@ -134,7 +133,7 @@ def block_parts(precision: str, context: int = CONTEXT) -> dict[str, int]:
 
 def peaks(documents: Documents) -> list[Row]:
     """The peak of a step, predicted and measured, where the activations decide and where the states do."""
-    rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
+    rows = settings(documents, "end-to-end")
     shown: list[Row] = []
     for size in SIZES:
         for context, precision in ((256, "bf16"), (512, "fp32"), (1024, "fp32"), (1024, "bf16")):
@@ -215,10 +214,8 @@ class Memory(Answer):
 
     def unexplained(self, precision: str, context: int = CONTEXT) -> int:
         """Bytes that the forward adds and the closed form of what a model keeps lacks."""
-        config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return self.added(precision, context) - measured("accounting.kept", "model_kept_bytes")(
-            config, BATCH, context, precision=precision
-        )
+        kept = accounted("kept.model_kept_bytes", SIZE, BATCH, context, precision=precision)
+        return self.added(precision, context) - kept
 
     def kept(self, precision: str, context: int = CONTEXT) -> int:
         """Bytes that a block keeps for its backward, autocast's copies of the weights aside."""
@@ -235,26 +232,23 @@ class Memory(Answer):
 
     def kept_by_course(self, context: int = CONTEXT) -> int:
         """Bytes that a block of the course's own model keeps."""
-        config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return measured("accounting.kept", "course_block_kept_bytes")(config, BATCH, context)
+        return accounted("kept.course_block_kept_bytes", SIZE, BATCH, context)
 
     def gradients(self) -> int:
         """Bytes of a block's gradients."""
-        return 4 * measured("accounting.compute", "block_parameters")(measured("configs", "MODEL_CONFIGS")[SIZE])
+        return 4 * accounted("compute.block_parameters", SIZE)
 
     def model_copies(self) -> int:
         """Bytes of autocast's copies of all weights that matmuls have."""
-        return 2 * measured("accounting.compute", "matmul_weights")(measured("configs", "MODEL_CONFIGS")[SIZE])
+        return 2 * accounted("compute.matmul_weights", SIZE)
 
     def predicted_step(self, context: int, precision: str = "fp32") -> int:
         """The predicted peak of a step."""
-        config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return measured("accounting.peak", "peak_step_bytes")(config, BATCH, context, precision=precision)
+        return accounted("peak.peak_step_bytes", SIZE, BATCH, context, precision=precision)
 
     def predicted_forward(self, context: int, precision: str = "fp32") -> int:
         """The predicted peak of a forward without gradients."""
-        config = measured("configs", "MODEL_CONFIGS")[SIZE]
-        return measured("accounting.peak", "peak_forward_bytes")(config, BATCH, context, precision=precision)
+        return accounted("peak.peak_forward_bytes", SIZE, BATCH, context, precision=precision)
 
     def card_bytes(self) -> int:
         """Memory of the card."""

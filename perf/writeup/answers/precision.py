@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from perf.studies.end_to_end import mean_and_deviation, step_seconds
 from perf.studies.precision.results import smoothed
-from perf.workloads import measured
-from perf.writeup.answers.rows import BATCH, CONTEXTS, SIZES, Answer, Documents, Row, by
+from perf.writeup.answers.rows import CONTEXTS, SIZES, Answer, Documents, Row, by, settings
+from perf.writeup.answers.steps import forward_flops
 from perf.writeup.formats import gain, gib, ms
 from perf.writeup.markdown import Markup
 
@@ -52,7 +52,7 @@ def variances(documents: Documents) -> list[Row]:
 
 def mixed_precision(documents: Documents) -> list[Row]:
     """fp32 and bf16 at one context."""
-    rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
+    rows = settings(documents, "end-to-end")
     shown = []
     for size in SIZES:
         exact, mixed = rows[size, 512, "fp32"], rows[size, 512, "bf16"]
@@ -61,8 +61,7 @@ def mixed_precision(documents: Documents) -> list[Row]:
             before, after = (statistics.mean(row[f"{phase}_s"]) for row in (exact, mixed))
             cells[f"{phase}, fp32, ms"], cells[f"{phase}, bf16, ms"] = ms(before), ms(after)
             cells[f"{phase} gain"] = gain(before, after)
-        config = measured("configs", "MODEL_CONFIGS")[size]
-        flops = measured("accounting.compute", "forward_flops")(config, BATCH, 512)
+        flops = forward_flops(size, 512)
         cells["forward, bf16, TFLOP/s"] = f"{flops / statistics.mean(mixed['forward_s']) / 1e12:.0f}"
         shown.append(cells)
     return shown
@@ -70,7 +69,7 @@ def mixed_precision(documents: Documents) -> list[Row]:
 
 def precision_gain(documents: Documents) -> list[Row]:
     """The gain of the step, every size and context."""
-    rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
+    rows = settings(documents, "end-to-end")
     shown = []
     for size in SIZES:
         cells: Row = {"size": size}
@@ -84,14 +83,13 @@ def precision_gain(documents: Documents) -> list[Row]:
 
 def short_contexts(documents: Documents) -> list[Row]:
     """Settings in which bf16 gains little: the time of the forward stays the same while its FLOPs grow."""
-    rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
-    again = by(documents["kernels"]["rows"], "size", "context")
+    rows = settings(documents, "end-to-end")
+    again = settings(documents, "kernels")
     shown = []
     for size, context in (("small", 128), ("small", 256), ("small", 512), ("medium", 128), ("medium", 256)):
         exact, mixed = (rows[size, context, precision] for precision in ("fp32", "bf16"))
         whole = again[size, context]
-        config = measured("configs", "MODEL_CONFIGS")[size]
-        flops = measured("accounting.compute", "forward_flops")(config, BATCH, context)
+        flops = forward_flops(size, context)
         before, after = whole["wall_s"]["step"], whole["next_s"]
         shown.append(
             {

@@ -5,6 +5,7 @@ from typing import Any
 
 from perf.studies.on_file import NotOnFile, OnFile
 from perf.studies.rows import Row
+from perf.workloads import measured
 
 Documents = dict[str, dict[str, Any]]
 
@@ -24,6 +25,31 @@ def by(rows: Iterable[Row], *axes: str) -> dict[Any, Row]:
                 raise NotOnFile(f"two rows have {key}; allowed: one for each {axes}")
             selected[key] = row
     return selected
+
+
+AXES = {
+    "end-to-end": ("size", "context", "precision"),
+    "kernels": ("size", "context"),
+    "compile-attention": ("seq_len", "d", "variant"),
+    "compile-model": ("size", "variant"),
+}
+"""What tells the rows of a study apart."""
+
+
+def settings(documents: Documents, study: str) -> dict[Any, Row]:
+    """Measured rows of a study by their setting; see `by`."""
+    return by(documents[study]["rows"], *AXES[study])
+
+
+def config_of(size: str) -> Any:
+    """The `ModelConfig` of a size."""
+    return measured("configs", "MODEL_CONFIGS")[size]
+
+
+def accounted(form: str, size: str, *arguments: Any, **options: Any) -> Any:
+    """Apply a closed form of `cs336_systems.accounting`, such as "peak.peak_step_bytes", to a model."""
+    module, _, name = form.partition(".")
+    return measured(f"accounting.{module}", name)(config_of(size), *arguments, **options)
 
 
 class Answer:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from perf.studies.end_to_end import PHASES, mean_and_deviation, step_seconds
 from perf.studies.on_file import OnFile, some
 from perf.workloads import measured
-from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, by
+from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, accounted, by, settings
 from perf.writeup.formats import gib, ms
 
 COUNTED, WARM_UP = 10, 5
@@ -16,14 +16,12 @@ COUNTED, WARM_UP = 10, 5
 
 def end_to_end(documents: Documents) -> list[Row]:
     """All sizes at one context in fp32, and the rates that the times amount to."""
-    rows = by(documents["end-to-end"]["rows"], "size", "context", "precision")
+    rows = settings(documents, "end-to-end")
     shown = []
     for size in SIZES:
         row = rows[size, 512, "fp32"]
-        config = measured("configs", "MODEL_CONFIGS")[size]
-        forward = measured("accounting.compute", "forward_flops")(config, BATCH, 512)
-        step = measured("accounting.compute", "step_flops")(config, BATCH, 512)
-        moved = measured("accounting.compute", "optimizer_bytes")(measured("accounting.compute", "parameters")(config))
+        forward, step = forward_flops(size, 512), accounted("compute.step_flops", size, BATCH, 512)
+        moved = measured("accounting.compute", "optimizer_bytes")(parameters(size))
         shown.append(
             {"size": size}
             | {f"{phase}, ms": mean_and_deviation(row[f"{phase}_s"]) for phase in PHASES}
@@ -66,7 +64,7 @@ class Steps(Answer):
     @functools.cached_property
     def rows(self) -> dict[tuple[str, int, str], Row]:
         """The measured settings."""
-        return by(self.documents["end-to-end"]["rows"], "size", "context", "precision")
+        return settings(self.documents, "end-to-end")
 
     def samples_s(self, phase: str, size: str, context: int = 512, precision: str = "fp32") -> list[float]:
         """Seconds of each counted step."""
@@ -164,7 +162,7 @@ class WarmUp(Answer):
 
 def parameters(size: str) -> int:
     """Parameters of a model."""
-    return measured("accounting.compute", "parameters")(measured("configs", "MODEL_CONFIGS")[size])
+    return accounted("compute.parameters", size)
 
 
 def states(size: str) -> int:
@@ -174,7 +172,7 @@ def states(size: str) -> int:
 
 def forward_flops(size: str, context: int) -> float:
     """FLOPs of a forward."""
-    return measured("accounting.compute", "forward_flops")(measured("configs", "MODEL_CONFIGS")[size], BATCH, context)
+    return accounted("compute.forward_flops", size, BATCH, context)
 
 
 TABLES: dict[str, Callable[[Documents], list[Row]]] = {"end-to-end": end_to_end, "warm-up": warm_up}
