@@ -1,6 +1,6 @@
 """Trust page: error rates of the gate's verdicts from the self-tests on file."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,28 +122,20 @@ def _unbroken(text: str) -> str:
 
 def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
     tests = rates.of_present_rules(one.tests)
-    pooled = rates.pool(tests)
+    parts = [_part(part) for part in rates.pool(tests)]
     return {
         "id": pages.ident(one.name),
         "name": one.name,
         "tests": len(tests),
         "older": len(one.tests) - len(tests),
-        "identical": next((_part(part) for part in pooled if not part.injection), None),
-        "planted": [_part(part) for part in pooled if part.injection],
+        "identical": next((part for part in parts if not part["pooled"].injection), None),
+        "planted": [part for part in parts if part["pooled"].injection],
+        "parts": table(map(_part_row, parts)),
         "facts": _facts(tests),
         "drawn": one.drawn if one.drawn.of else None,
         "changed": Rate(one.drawn.of - one.drawn.hits, one.drawn.of).words(at_most=True),
-        "contaminated": [
-            {
-                "title": part.title,
-                "date": f"{test.started_at:%Y-%m-%d}",
-                "commit": test.commit,
-                "why": part.contaminated,
-            }
-            for test, part in rates.contaminated(tests)
-        ],
+        "left_out": table(_left_out(one, tests)),
         "mutations": _mutations(one.planted),
-        "skipped": one.skipped,
         "detectable": _detectable(tests, negligible),
         "spreads": _spreads(detectable.spreads(tests)),
     }
@@ -151,15 +143,29 @@ def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
 
 def _mutations(planted: Sequence[Planted]) -> dict[str, Any]:
     return {
-        "kinds": [
-            (kind, rate.hits, rate.of, _unbroken(rate.bound(at_most=False)) if rate.of else "")
-            for kind, rate in mutations.scores(list(planted))
-        ]
-        if planted
-        else [],
-        "missed": [one for one in planted if one.word and not one.is_found],
+        "kinds": table(map(_kind, mutations.scores(list(planted)) if planted else ())),
+        "missed": table(_missed(one) for one in planted if one.word and not one.is_found),
         "without": sum(not one.word for one in planted),
         "commits": sorted({one.commit for one in planted}),
+    }
+
+
+def _kind(score: tuple[str, Rate]) -> Row:
+    kind, found = score
+    return kind, {
+        "kind": text(kind),
+        "found": number(found.hits, str),
+        "planted": number(found.of, str),
+        "rate (95 %)": Cell(_unbroken(found.bound(at_most=False)) if found.of else "", is_number=True),
+    }
+
+
+def _missed(one: Planted) -> Row:
+    return one.name, {
+        "planted": Cell(f"{one.kind}: {one.name}"),
+        "verdict": Cell(one.word, classes="failed"),
+        "wanted": Cell(one.wanted),
+        "reason": Cell(one.reason),
     }
 
 
@@ -177,28 +183,49 @@ def _accepted(one: Acceptance) -> dict[str, Any]:
 
 
 def _part(one: Pooled) -> dict[str, Any]:
-    at_most = not one.injection
-    first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
+    """Return the rates of a part, with those that need a row formatted."""
     return {
+        "pooled": one,
         "title": _unbroken(one.title),
-        "wanted": one.wanted,
-        "hits": one.rate.hits,
-        "false_alarm": at_most and one.rate.hits > 0,
-        "rows": one.rate.of,
         "share": _unbroken(rate.percent(one.rate.share)) if one.rate.of else "",
-        "bound": _unbroken(one.rate.bound(at_most=at_most)) if one.rate.of else "",
-        "faster": one.faster,
-        "memory_moved": one.memory.hits,
-        "memory_rows": one.memory.of,
-        "ambiguous": one.ambiguous,
-        "unmeasured": one.unmeasured,
-        "processes": one.processes,
-        "at_last_look": one.at_last_look,
-        "tests": one.tests,
-        "wrong_tests": one.wrong_tests,
-        "dates": first if first == last else f"{first} to {last}",
-        "commits": one.commits,
+        "bound": _unbroken(one.rate.bound(at_most=not one.injection)) if one.rate.of else "",
     }
+
+
+def _part_row(part: dict[str, Any]) -> Row:
+    one: Pooled = part["pooled"]
+    first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
+    false_alarm = not one.injection and one.rate.hits
+    return one.title, {
+        "planted": text(part["title"]),
+        "rows": number(one.rate.of, str, beside=f"+ {one.unmeasured} unmeasured" if one.unmeasured else ""),
+        "hits": number(one.rate.hits, lambda hits: f"{hits} {one.wanted}", classes="failed" if false_alarm else ""),
+        "rate": Cell(part["share"], is_number=True),
+        "bound (95 %)": Cell(part["bound"], classes="whole"),
+        "ambiguous": number(one.ambiguous, str),
+        "faster": number(one.faster, str),
+        "processes": number(one.processes, str, beside=f"{units.counted(one.at_last_look, 'row')} in {LOOKS[-1]}"),
+        "self-tests": number(one.tests, str),
+        "from, to": Cell(first if first == last else f"{first} to {last}", classes="whole"),
+        "commits": Cell(commits=one.commits),
+    }
+
+
+def _left_out(one: MachineSelfTests, tests: Sequence[SelfTest]) -> Iterator[Row]:
+    """Yield parts whose controls moved, then files that cannot be read."""
+    for test, part in rates.contaminated(tests):
+        yield (
+            part.title,
+            {
+                "part or file": Cell(part.title),
+                "status": Cell("CONTAMINATED", classes="failed"),
+                "reason": Cell(part.contaminated),
+                "when": Cell(f"{test.started_at:%Y-%m-%d}", classes="whole"),
+                "commit": Cell(commits=(test.commit,)),
+            },
+        )
+    for file, why in one.skipped:
+        yield file, {"part or file": Cell(file), "status": Cell("SKIPPED", classes="failed"), "reason": Cell(why)}
 
 
 def _facts(tests: Sequence[SelfTest]) -> list[tuple[str, str]]:
