@@ -6,7 +6,7 @@ from perf.harness.records import CaseResult
 
 
 @dataclass(frozen=True)
-class Least:
+class Bound:
     """Minimum time of a case's work at the measured rates of its device."""
 
     arithmetic_s: float
@@ -28,7 +28,7 @@ def times_the_work(result: CaseResult) -> bool:
     return result.clock != "first_call" and result.params.get("mode") != "exposed"
 
 
-def least(result: CaseResult) -> Least | None:
+def bound_of(result: CaseResult) -> Bound | None:
     """Return the bound; None for a case without work, without the ceilings that bound it, or timed without its work.
 
     Operands in warm caches may come faster than memory gives them: only what L2 cannot hold is counted.
@@ -39,7 +39,7 @@ def least(result: CaseResult) -> Least | None:
     bandwidth = result.session.ceilings.get("copy_bytes_per_s")
     if not bandwidth or (result.flops and not fastest):
         return None
-    found = Least(result.flops / fastest if fastest else 0.0, _from_memory(result) / bandwidth)
+    found = Bound(result.flops / fastest if fastest else 0.0, _from_memory(result) / bandwidth)
     return found if found.seconds > 0 else None
 
 
@@ -56,8 +56,8 @@ def rate(result: CaseResult, seconds: float) -> float | None:
 
 
 def attained(result: CaseResult, seconds: float) -> float | None:
-    """Return the minimum time over the time taken; None where `least` is None."""
-    found = least(result)
+    """Return the minimum time over the time taken; None where `bound_of` is None."""
+    found = bound_of(result)
     return found.seconds / seconds if found else None
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from perf import units
 from perf.harness.records import CaseResult
 
-ROOMS = Path(__file__).parent
+FOLDER = Path(__file__).parent
 """Folder with one subfolder per page. Code and templates of all pages are here and in `templates`."""
 
 
@@ -94,19 +94,19 @@ def diff_url(show_commit_url: str) -> str:
     return f"{known[1]}compare/" if known else ""
 
 
-def file(room: str) -> str:
+def file(page: str) -> str:
     """Return the file name of a page."""
-    return "index.html" if room == INDEX else f"{room}.html"
+    return "index.html" if page == INDEX else f"{page}.html"
 
 
-def render(room: str, *, show_commit_url: str, **values: Any) -> str:
+def render(page: str, *, show_commit_url: str, **values: Any) -> str:
     """Render a page from its page.html. All values are escaped."""
     return (
         _environment()
-        .get_template(f"{room}/page.html")
+        .get_template(f"{page}/page.html")
         .render(
             pages=[(page.file, page.label) for page in PAGES],
-            here=file(room),
+            here=file(page),
             commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
             diff_url=diff_url(show_commit_url),
             **values,
@@ -119,7 +119,7 @@ def _environment() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(ROOMS),
+        loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -1,6 +1,6 @@
 """Display names of quantities, implementations, statuses and axes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from perf.harness.status import Status
@@ -48,7 +48,6 @@ _VALUES = {
     ("mode", "forward_backward"): "forward + backward",
     ("mode", "before_backward"): "before the backward",
 }
-_SELF_EXPLAINING = ("mode", "dtype", "is_causal")
 
 
 def label(impl: str) -> str:
@@ -73,8 +72,13 @@ def value_text(axis: str, value: Any) -> str:
 
 
 def words(axis: str, value: Any) -> str:
-    """Format a value with its axis: "causal", "d 64"."""
-    return value_text(axis, value) if axis in _SELF_EXPLAINING else f"{axis} {value}"
+    """Format a value with its axis, where its words do not say it: "causal", "d 64"."""
+    return value_text(axis, value) if isinstance(value, str) or (axis, value) in _VALUES else f"{axis} {value}"
+
+
+def sentence(params: Mapping[str, Any]) -> str:
+    """ "seq_len 128, d 64, bfloat16, causal"."""
+    return ", ".join(words(axis, value) for axis, value in params.items())
 
 
 def varying(configs: Iterable[dict[str, Any]]) -> list[str]:

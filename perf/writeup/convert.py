@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from perf.site.pages import ROOMS
+from perf.site.pages import FOLDER as SITE
 from perf.writeup.markdown import tables_alone
 
 FOLDER = Path(__file__).parent
@@ -40,7 +40,7 @@ def libraries() -> tuple[ModuleType, ModuleType]:
 
 def html(text: str, folder: Path) -> str:
     """One page that needs no other file; `folder` is where the document's figures lie."""
-    styles = [f"--css={path}" for path in (ROOMS / "templates/site.css", FOLDER / "document.css")]
+    styles = [f"--css={path}" for path in (SITE / "templates/site.css", FOLDER / "document.css")]
     shaped = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", "--metadata=lang:en"]
     options = [*shaped, f"--resource-path={folder}", f"--variable=header-includes:{NO_ICON}", *styles]
     return _pandoc(text, "html5", options)

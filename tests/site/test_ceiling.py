@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf.site.ceiling import attained, intensity, least, rate
+from perf.site.ceiling import attained, bound_of, intensity, rate
 from tests.site.cases import SESSION, case
 
 L2 = dataclasses.replace(SESSION, device={"name": "GPU", "l2_bytes": 2e8})
@@ -22,7 +22,7 @@ L2 = dataclasses.replace(SESSION, device={"name": "GPU", "l2_bytes": 2e8})
     ],
 )
 def test_the_ceiling_is_the_roofline(changes: dict[str, Any], expected: float, limit: str) -> None:
-    found = least(case(**changes))
+    found = bound_of(case(**changes))
     assert found is not None
     assert (found.seconds, found.limit) == (pytest.approx(expected), limit)
     assert attained(case(**changes), 2.0) == pytest.approx(expected / 2)
@@ -40,7 +40,7 @@ def test_the_ceiling_is_the_roofline(changes: dict[str, Any], expected: float, l
     ],
 )
 def test_without_a_bound_there_is_no_ceiling(changes: dict[str, Any]) -> None:
-    assert least(case(**changes)) is None
+    assert bound_of(case(**changes)) is None
     assert attained(case(**changes), 1.0) is None
 
 

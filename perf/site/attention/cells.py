@@ -13,7 +13,7 @@ from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
 from perf.site.estimate import Estimate
 from perf.site.table import Cell, Row, duration, number, parameter
-from perf.site.wording import FASTEST, label, reading_order, status, value_text, words
+from perf.site.wording import FASTEST, label, reading_order, sentence, status, value_text, words
 
 Link = Callable[[str, dict[str, Any]], str]
 """Return asv's graph of a method and its parameters; "" if there is none."""
@@ -51,11 +51,6 @@ class Show:
         }
 
 
-def sentence(config: dict[str, Any], axes: Iterable[str]) -> str:
-    """Format the values of these axes."""
-    return ", ".join(words(axis, config[axis]) for axis in axes)
-
-
 def extent(configs: Sequence[dict[str, Any]], axes: Iterable[str]) -> str:
     """Format the values of varying axes: numbers as a range, all others listed."""
     said = []
@@ -73,7 +68,7 @@ def maps(rows: Sequence[AttentionRow], peer: str, section: Section, axes: Sequen
     groups: dict[str, dict[tuple[Any, Any], AttentionRow]] = {}
     for row in rows:
         config = dict(row.config)
-        caption = sentence(config, [axis for axis in reversed(axes) if axis not in ("seq_len", "d")])
+        caption = sentence({axis: config[axis] for axis in reversed(axes) if axis not in ("seq_len", "d")})
         groups.setdefault(caption, {})[config.get("seq_len", ""), config.get("d", "")] = row
     return [
         {
@@ -97,7 +92,7 @@ def implementations(row: AttentionRow, peers: Sequence[str], axes: Sequence[str]
         cells = show.cells(result, figure(result, show.section.quantity), config | {"impl": impl})
         name = {"implementation": parameter(impl, label(impl), classes="ours" if impl == ours else "")}
         over = {_over(ours): ratio} if peers else {}
-        yield _name(config | {"impl": label(impl)}), _parameters(config, axes) | name | cells | over
+        yield sentence(config | {"impl": label(impl)}), _parameters(config, axes) | name | cells | over
 
 
 def case_row(row: AttentionRow, axes: Sequence[str], show: Show) -> Row:
@@ -105,11 +100,7 @@ def case_row(row: AttentionRow, axes: Sequence[str], show: Show) -> Row:
     config = dict(row.config)
     cells = show.cells(row.ours, row.figure, config | {"impl": show.section.ours})
     peers = {_over(peer): _speedup(one, show.section) for peer, one in row.speedups.items() if peer != FASTEST}
-    return _name(config), _parameters(config, axes) | cells | peers
-
-
-def _name(config: dict[str, Any]) -> str:
-    return ", ".join(map(words, config, config.values()))
+    return sentence(config), _parameters(config, axes) | cells | peers
 
 
 def _parameters(config: dict[str, Any], axes: Sequence[str]) -> dict[str, Cell]:
@@ -179,7 +170,7 @@ def _describe(configs: list[dict[str, Any]], results: Sequence[CaseResult]) -> l
     spans = {axis: list(dict.fromkeys(config[axis] for config in configs)) for axis in configs[0]}
     everywhere = {axis: {result.params[axis] for result in results if axis in result.params} for axis in spans}
     if math.prod(map(len, spans.values())) != len(configs):
-        return [sentence(config, [axis for axis in config if len(everywhere[axis]) > 1]) for config in configs]
+        return [sentence({axis: config[axis] for axis in config if len(everywhere[axis]) > 1}) for config in configs]
     narrowed = [
         f"{axis} {', '.join(value_text(axis, value) for value in values)}"
         for axis, values in spans.items()

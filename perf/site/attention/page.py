@@ -13,7 +13,7 @@ from perf.site.attention.collected import MachineAttention, Measured, collect
 from perf.site.attention.rows import AttentionRow, Overview, build_rows, overview
 from perf.site.changes.rows import Series
 from perf.site.table import table
-from perf.site.wording import FASTEST, label, varying
+from perf.site.wording import FASTEST, label, sentence, varying
 
 __all__ = ["collect", "render"]
 
@@ -66,7 +66,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "ours": label(section.ours),
         "has_peers": bool(peers),
         "say": cells.WORDS[section.quantity],
-        "constants": cells.sentence(first, [axis for axis in first if axis not in axes]) if axes else "",
+        "constants": sentence({axis: first[axis] for axis in first if axis not in axes}) if axes else "",
         "commit": one.commit,
         "newer": one.newer,
         "cases": len(rows),
@@ -145,7 +145,7 @@ def _cards(one: Measured, section: Section) -> list[dict[str, str]]:
     return [
         sparkline.card(series.values, text)
         | {
-            "name": cells.sentence(config, axes or config),
+            "name": sentence({axis: config[axis] for axis in axes or config}),
             "href": one.link(section.method, series.params),
         }
         for series, config in zip(one.history, configs, strict=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf import units
-from perf.harness.records import CaseResult
 from perf.site import conditions, newest, pages
 from perf.site.failures import by_reason, with_class
 from perf.site.newest import NewestCell, Site
@@ -17,7 +16,7 @@ from perf.site.roofline.picture import picture
 from perf.site.roofline.rows import Class, History, Point, RooflineRow, classes_of
 from perf.site.sparkline import sparkline
 from perf.site.table import Cell, Row, number, parameter, table, text
-from perf.site.wording import label, value_text, words
+from perf.site.wording import label, sentence
 
 
 @dataclass(frozen=True)
@@ -116,18 +115,10 @@ def _summary(one: MachineRoofline, ours: Sequence[RooflineRow]) -> dict[str, Any
         "high": units.percent(ours[3 * len(ours) // 4].fraction),
         "best": {
             "text": units.percent(ours[-1].fraction),
-            "name": f"{ours[-1].result.benchmark}, {name_of(ours[-1].result)}",
+            "name": f"{ours[-1].result.benchmark}, {sentence(ours[-1].result.params)}",
             "href": one.link(ours[-1].result),
         },
     }
-
-
-def name_of(result: CaseResult) -> str:
-    """Format a case's parameters."""
-    return ", ".join(
-        value_text(axis, value) if isinstance(value, str) else words(axis, value)
-        for axis, value in result.params.items()
-    )
 
 
 def _title(row: RooflineRow) -> str:
@@ -136,7 +127,7 @@ def _title(row: RooflineRow) -> str:
         if row.flops_per_s and row.intensity
         else ""
     )
-    return f"{row.result.benchmark}, {name_of(row.result)}: {units.percent(row.fraction)} of the ceiling{speed}"
+    return f"{row.result.benchmark}, {sentence(row.result.params)}: {units.percent(row.fraction)} of the ceiling{speed}"
 
 
 def _class(one: MachineRoofline, each: Class) -> Row:
@@ -149,7 +140,7 @@ def _class(one: MachineRoofline, each: Class) -> Row:
         "peers\u2019 median": number(each.peers_median, units.percent),
         "worst": _which(one, ours[0]),
         "best": _which(one, ours[-1]),
-        "limited by memory": number(sum(row.least.limit == "memory" for row in ours) or None, str),
+        "limited by memory": number(sum(row.bound.limit == "memory" for row in ours) or None, str),
         "most cases at": Cell(commits=(commit.hash,), beside=commit.date),
     }
 
@@ -164,7 +155,7 @@ def _which(one: MachineRoofline, row: RooflineRow) -> Cell:
         units.percent(row.fraction),
         row.fraction,
         href=one.link(row.result),
-        beside=name_of(row.result),
+        beside=sentence(row.result.params),
         classes="which",
     )
 
@@ -172,14 +163,14 @@ def _which(one: MachineRoofline, row: RooflineRow) -> Cell:
 def _row(one: MachineRoofline, row: RooflineRow, scale: float, unit: str) -> Row:
     result, time = row.result, row.time
     impl, dtype = result.params.get("impl"), result.matmul_dtype if result.flops else ""
-    return f"{result.benchmark}, {name_of(result)}", {
-        "case": text(name_of(result), href=one.link(row.result)),
+    return f"{result.benchmark}, {sentence(result.params)}", {
+        "case": text(sentence(result.params), href=one.link(row.result)),
         "of ceiling": number(row.fraction, units.percent, share=row.fraction),
         "class": parameter(result.benchmark),
         "whose": parameter(row.whose),
         "implementation": parameter(label(impl) if impl else "\u2013"),
         "dtype": parameter(dtype or "\u2013"),
-        "limit": parameter(row.least.limit),
+        "limit": parameter(row.bound.limit),
         "time": number(time.median, units.seconds, beside=f"±{units.percent(time.relative)}"),
         "FLOP/byte": number(row.intensity, units.digits),
         unit: number(row.flops_per_s, lambda value: units.digits(value / scale)),

@@ -9,7 +9,7 @@ from perf.harness.records import CaseResult
 from perf.selection import is_control, runs_project_code
 from perf.site import asv_graphs, pages
 from perf.site.attention.catalogue import SECTIONS
-from perf.site.ceiling import Least, intensity, least, rate
+from perf.site.ceiling import Bound, bound_of, intensity, rate
 from perf.site.estimate import Estimate, estimate
 from perf.site.newest import NewestCell
 
@@ -28,7 +28,7 @@ class RooflineRow:
 
     cell: NewestCell
     time: Estimate
-    least: Least
+    bound: Bound
 
     @property
     def result(self) -> CaseResult:
@@ -38,7 +38,7 @@ class RooflineRow:
     @property
     def fraction(self) -> float:
         """Share of the ceiling: minimum time over measured time."""
-        return self.least.seconds / self.time.median
+        return self.bound.seconds / self.time.median
 
     @property
     def whose(self) -> Whose:
@@ -121,7 +121,7 @@ def rows_of(cells: Iterable[NewestCell]) -> list[RooflineRow]:
     """Return a row of every case with a time and a ceiling."""
     found = []
     for cell in cells:
-        time, bound = estimate(cell.result), least(cell.result)
+        time, bound = estimate(cell.result), bound_of(cell.result)
         if time and bound and time.median > 0:
             found.append(RooflineRow(cell, time, bound))
     return found
@@ -142,7 +142,7 @@ def history(one: Class, graphs: Iterable[tuple[str, Any]], benchmark: dict[str, 
 
     The ceilings are today's at every commit, so that what moves is the time.
     """
-    bounds = {tuple(row.result.params.values()): row.least.seconds for row in one.ours}
+    bounds = {tuple(row.result.params.values()): row.bound.seconds for row in one.ours}
     every = [tuple(params.values()) for params in pages.asv_cells(benchmark)]
     cells = {cell: index for index, cell in enumerate(every) if cell in bounds}
     known = {index: bounds[cell] for cell, index in cells.items()}

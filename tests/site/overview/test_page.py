@@ -201,7 +201,7 @@ def test_more_time_of_the_host_alone_is_told_beside_what_is_worse() -> None:
         "h200", "", [measured(11)], (), (), machine_of(found, "h200", outcomes=lambda at: launches)
     )
     text = text_of(render("demo", [machine], "#"))
-    assert "No row is worse than before without being accepted. 1 row takes more host time" in text
+    assert "No row is worse than before, but for accepted ones. 1 row takes more host time" in text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def cell(seconds: float = 1.0, **changes: Any) -> NewestCell:
 
 def test_a_row_is_the_least_time_over_the_time_taken() -> None:
     (row,) = rows.rows_of([cell(2.0), cell(status="error", reason="no"), cell(matmul_dtype="float16")])
-    assert (row.fraction, row.least.limit, row.whose) == (0.25, "arithmetic", "ours")
+    assert (row.fraction, row.bound.limit, row.whose) == (0.25, "arithmetic", "ours")
     assert (row.intensity, row.flops_per_s, row.bytes_per_s) == (5000.0, 2.5e11, 5e7)
 
 
