@@ -107,13 +107,6 @@ def noise(values: Sequence[float], least: float) -> float:
     return float(np.median(np.abs(np.diff(np.log(values))))) / _MAD
 
 
-def steps(
-    values: Sequence[float], negligible: float, sample_noise: float = 0.0, sessions: Sequence[int] | None = None
-) -> list[Step]:
-    """Return changes of level larger than `negligible` (0.01 is 1 %), oldest first; see `find`."""
-    return _found(values, negligible, sample_noise, sessions, with_drift=False).steps
-
-
 def find(
     values: Sequence[float], negligible: float, sample_noise: float = 0.0, sessions: Sequence[int] | None = None
 ) -> Found:
@@ -122,12 +115,6 @@ def find(
     `sample_noise` is a value's relative noise from its own samples, the minimum noise of the series. `sessions` numbers
     each value's session; None if unknown.
     """
-    return _found(values, negligible, sample_noise, sessions, with_drift=True)
-
-
-def _found(
-    values: Sequence[float], negligible: float, sample_noise: float, sessions: Sequence[int] | None, with_drift: bool
-) -> Found:
     import numpy as np
 
     logs = np.log(values)
@@ -153,7 +140,7 @@ def _found(
     ends = [0, *_large(logs, sorted(borders.union(cuts[1:-1])), negligible), len(logs)]  # no level spans a step
     around_each = zip(ends, ends[1:], ends[2:], strict=False)
     marked = [_step(logs, *around, spread, border=True) for around in around_each if around[1] in borders]
-    drift = _drift(calm, sessions, least, negligible) if with_drift and not kept else None
+    drift = None if kept else _drift(calm, sessions, least, negligible)
     return Found(found, marked, drift)
 
 

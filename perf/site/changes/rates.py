@@ -14,7 +14,7 @@ from typing import Any
 
 from perf.files import write_aside
 from perf.gate.rate import Rate
-from perf.site.changes.finder import steps
+from perf.site.changes.finder import find
 from perf.site.changes.models import NoiseModel, flat, hidden
 
 KEPT = Path(__file__).with_suffix(".json")
@@ -99,7 +99,7 @@ def _near(at: int, starts: Sequence[int]) -> bool:
 
 
 def _ours(values: Any, sessions: list[int] | None = None) -> list[int]:
-    return [one.index for one in steps(values, negligible=0.0, sessions=sessions) if not one.alone]
+    return [one.index for one in find(values, negligible=0.0, sessions=sessions).steps if not one.alone]
 
 
 def _asvs(values: Any) -> list[int]:

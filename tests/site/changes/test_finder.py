@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perf.site.changes.finder import FEWEST_FOR_NOISE, exact_steps, find, noise, steps
+from perf.site.changes.finder import FEWEST_FOR_NOISE, exact_steps, find, noise
 from perf.site.changes.rates import KEPT, found, kept, rates
 
 ROOT = Path(__file__).parents[3]
@@ -15,6 +15,10 @@ DOCUMENTED = " ".join((ROOT / "docs" / "gpu-machine.md").read_text(encoding="utf
 
 def drawn(levels, scatter, seed=0):
     return np.exp(np.log(levels) + scatter * np.random.default_rng(seed).standard_normal(len(levels)))
+
+
+def steps(*arguments, **options):
+    return find(*arguments, **options).steps
 
 
 @pytest.mark.parametrize("unit", [1e-6, 1.0, 1e3])
