@@ -101,6 +101,10 @@ def test_the_same_rows_make_the_same_bytes(made, tmp_path):
     assert convert.html(text, out) == (out / "writeup.html").read_text(encoding="utf-8")
 
 
+def test_no_line_ends_between_a_number_and_its_per_cent(tmp_path):
+    assert "shrinks by 21\u00a0%, a" in convert.html("# t\n\nshrinks by 21 %, a\n", tmp_path)
+
+
 @pytest.mark.slow
 def test_nothing_of_any_committed_page_reaches_into_its_margins(committed, tmp_path):
     assert_within_margins(committed.document.text, shutil.copytree(committed.folder, tmp_path / "committed"))
