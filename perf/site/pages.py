@@ -99,18 +99,23 @@ def file(page: str) -> str:
     return "index.html" if page == INDEX else f"{page}.html"
 
 
-def render(page: str, *, show_commit_url: str, **values: Any) -> str:
-    """Render a page from its page.html. All values are escaped."""
-    return (
-        _environment()
-        .get_template(f"{page}/page.html")
-        .render(
-            pages=[(page.file, page.label) for page in PAGES],
-            here=file(page),
-            commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
-            diff_url=diff_url(show_commit_url),
-            **values,
-        )
+def render(
+    page: str, project: str, show_commit_url: str, machines: Mapping[str, dict[str, Any] | None], **values: Any
+) -> str:
+    """Render a page from its page.html. All values are escaped.
+
+    `machines` has what the page shows of each, None for one that has nothing on it.
+    """
+    template = _environment().get_template(f"{page}/page.html")
+    return template.render(
+        project=project,
+        pages=[(one.file, one.label) for one in PAGES],
+        here=file(page),
+        commit_url=show_commit_url if show_commit_url != "#" else "",  # asv's default
+        diff_url=diff_url(show_commit_url),
+        machines=[{"id": ident(name), "name": name} | shown for name, shown in machines.items() if shown],
+        silent=[name for name, shown in machines.items() if not shown],
+        **values,
     )
 
 

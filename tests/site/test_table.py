@@ -51,6 +51,6 @@ def test_a_time_that_is_not_there_has_its_reason() -> None:
 
 
 def test_a_machine_without_measurements_is_named_on_every_page() -> None:
-    page = render("step", project="demo", machines=[], silent=["<b>gpu"], show_commit_url="#")
+    page = render("step", "demo", "#", {"<b>gpu": None})
     assert "&lt;b&gt;gpu</strong> has no records of training steps." in page
-    assert "No machine has measured" in render("step", project="demo", machines=[], show_commit_url="#")
+    assert "No machine has measured" in render("step", "demo", "#", {})

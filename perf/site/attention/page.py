@@ -27,22 +27,16 @@ def render(project: str, machines: Iterable[MachineAttention], show_commit_url: 
     """Render the page; machines in the order of their first sections."""
     every, known = list(machines), list(SECTIONS)
     shown = sorted((one for one in every if one.measured), key=lambda one: known.index(one.measured[0].benchmark))
-    return pages.render(
-        "attention",
-        project=project,
-        machines=[_machine(one.name, one.measured) for one in shown],
-        silent={one.name: one.silence for one in every if not one.measured},
-        show_commit_url=show_commit_url,
-    )
+    others = {one.name: one.silence for one in every if not one.measured}
+    found = {one.name: _machine(one.measured) for one in shown} | dict.fromkeys(others)
+    return pages.render("attention", project, show_commit_url, found, silence=others)
 
 
-def _machine(name: str, measured: Sequence[Measured]) -> dict[str, Any]:
+def _machine(measured: Sequence[Measured]) -> dict[str, Any]:
     """One machine: what holds for all its sections is said once."""
     facts, own = conditions.split([conditions.facts(one.results, SECTIONS[one.benchmark].quantity) for one in measured])
     commits = {one.commit for one in measured}
     return {
-        "id": pages.ident(name),
-        "name": name,
         "commit": measured[0].commit if len(commits) == 1 else None,
         "facts": facts,
         "sections": [_section(one, facts_of_one) for one, facts_of_one in zip(measured, own, strict=True)],

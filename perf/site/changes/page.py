@@ -189,13 +189,8 @@ def collect(
 
 def render(project: str, machines: Iterable[MachineChanges], show_commit_url: str) -> str:
     """Render the page."""
-    return pages.render(
-        "changes",
-        project=project,
-        machines=[_machine(one) for one in machines],
-        beyond=MAX_BEYOND_CONTROLS,
-        show_commit_url=show_commit_url,
-    )
+    shown = {one.name: _machine(one) for one in machines}
+    return pages.render("changes", project, show_commit_url, shown, beyond=MAX_BEYOND_CONTROLS)
 
 
 def anchor(one: MachineChanges, change: Change) -> str:
@@ -219,8 +214,6 @@ def counted(changes: Iterable[Change]) -> str:
 def _machine(one: MachineChanges) -> dict[str, Any]:
     by_range = one.by_range
     return {
-        "id": pages.ident(one.name),
-        "name": one.name,
         "commits": one.commits,
         "series": one.series,
         "changes": sum(not each.step.border for each in one.changes),

@@ -37,8 +37,9 @@ def render(project: str, machines: Iterable[MachineCommits], show_commit_url: st
     every = sorted(machines, key=lambda one: -len(one.commits))
     return pages.render(
         "compare",
-        project=project,
-        machines=(),  # they are chosen in the page, and have no place of their own in it
+        project,
+        show_commit_url,
+        machines={},  # they are chosen in the page, and have no place of their own in it
         measured=[
             {
                 "machine": one.name,
@@ -50,8 +51,7 @@ def render(project: str, machines: Iterable[MachineCommits], show_commit_url: st
         ],
         older=[one for one in every if one.older],
         most=rows.MOST,
-        silent=[one.name for one in every if len(one.commits) < 2],
+        alone=[one.name for one in every if len(one.commits) < 2],
         folder=rows.FOLDER,
         blocks=BLOCKS,
-        show_commit_url=show_commit_url,
     )

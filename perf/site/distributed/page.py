@@ -70,14 +70,8 @@ def collect(site: Site, machine: str) -> MachineDistributed:
 
 def render(project: str, machines: Iterable[MachineDistributed], show_commit_url: str) -> str:
     """Render the page."""
-    every = list(machines)
-    return pages.render(
-        "distributed",
-        project=project,
-        machines=[_machine(one) for one in every if one.cells],
-        silent=[one.name for one in every if not one.cells],
-        show_commit_url=show_commit_url,
-    )
+    shown = {one.name: _machine(one) if one.cells else None for one in machines}
+    return pages.render("distributed", project, show_commit_url, shown)
 
 
 def _machine(one: MachineDistributed) -> dict[str, Any]:
@@ -89,8 +83,6 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
     facts = [fact for fact in conditions.facts(results) if fact[0] not in _OF_A_CEILING]
     nccl = dict.fromkeys(result.session.software.get("nccl", "") for result in results)
     return {
-        "id": pages.ident(one.name),
-        "name": one.name,
         "headlines": list(headlines(timed, collectives, shards, fully_sharded)),
         "has_numbers": any(map(estimate, results)),
         "on_gpu": any(result.session.device.get("sm_count") for result in results),

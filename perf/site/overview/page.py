@@ -86,20 +86,13 @@ class MachineOverview:
 
 def render(project: str, machines: Iterable[MachineOverview], show_commit_url: str) -> str:
     """Render the page."""
-    return pages.render(
-        "overview",
-        project=project,
-        machines=[_machine(one) for one in machines],
-        show_commit_url=show_commit_url,
-    )
+    return pages.render("overview", project, show_commit_url, {one.name: _machine(one) for one in machines})
 
 
 def _machine(one: MachineOverview) -> dict[str, Any]:
     gates = [gate for gate in one.gates if not gate.report.is_of_identical_code]  # those are for the trust page
     failures = by_reason(one.failing, lambda result: f"{with_class(result)} at {result.session.commit[:8]}")
     return {
-        "id": pages.ident(one.name),
-        "name": one.name,
         "hardware": one.hardware,
         "measured": table(_measured(one, each) for each in one.measured),
         "cells": one.cells,

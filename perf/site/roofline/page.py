@@ -65,14 +65,8 @@ def collect(site: Site, machine: str) -> MachineRoofline:
 
 def render(project: str, machines: Iterable[MachineRoofline], show_commit_url: str) -> str:
     """Render the page."""
-    shown = [(one.name, _machine(one) if classes_of(one.cells) else None) for one in machines]
-    return pages.render(
-        "roofline",
-        project=project,
-        machines=[page for _, page in shown if page],
-        silent=[name for name, page in shown if not page],
-        show_commit_url=show_commit_url,
-    )
+    shown = {one.name: _machine(one) if classes_of(one.cells) else None for one in machines}
+    return pages.render("roofline", project, show_commit_url, shown)
 
 
 def _machine(one: MachineRoofline) -> dict[str, Any]:
@@ -84,8 +78,6 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
     results = [cell.result for each in classes for cell in one.cells[each.benchmark]]
     histories = [found for each in classes if (found := _history(one, each))]
     return {
-        "id": pages.ident(one.name),
-        "name": one.name,
         "summary": _summary(one, ours),
         "picture": picture(rows, lambda row: (_title(row), one.link(row.result))),
         "flat": sum(1 for row in rows if not row.flops_per_s),

@@ -37,14 +37,8 @@ def collect(site: Site, machine: str) -> MachineSteps:
 
 def render(project: str, machines: Iterable[MachineSteps], show_commit_url: str) -> str:
     """Render the page."""
-    every = list(machines)
-    return pages.render(
-        "step",
-        project=project,
-        machines=[_machine(one) for one in every if one.commits],
-        silent=[one.name for one in every if not one.commits],
-        show_commit_url=show_commit_url,
-    )
+    shown = {one.name: _machine(one) if one.commits else None for one in machines}
+    return pages.render("step", project, show_commit_url, shown)
 
 
 def _machine(one: MachineSteps) -> dict[str, Any]:
@@ -52,8 +46,6 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
     scale, unit = units.rate_unit([row.flops_per_s for row in phases if row.flops_per_s])
     results = [cell.result for cell in (*one.phases, *one.variants)]
     return {
-        "id": pages.ident(one.name),
-        "name": one.name,
         "phases": table(_phases(one, row, scale, unit) for row in phases if row.says_anything),
         "ways": table(line for row in ways for line in _ways(one, row)),
         "failures": by_reason(results),

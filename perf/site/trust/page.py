@@ -72,19 +72,17 @@ def render(
 
     `finder`: of what cuts the history into levels, for changes.html.
     """
-    known = list(machines)
     return pages.render(
         "trust",
-        project=project,
-        machines=[_machine(one, negligible) for one in known if one.tests or one.skipped or one.planted],
-        silent=[one.name for one in known if not (one.tests or one.skipped or one.planted)],
+        project,
+        show_commit_url,
+        {one.name: _machine(one, negligible) if one.tests or one.skipped or one.planted else None for one in machines},
         command=COMMAND,
         last_look=LOOKS[-1],
         words=[(name, _unbroken(line)) for name, line in WORDS],
         accepted=[_accepted(one) for one in reversed(accepted)],
         terms=[(name, _unbroken(line)) for name, line in TERMS],
         finder=_finder(finder),
-        show_commit_url=show_commit_url,
     )
 
 
@@ -124,8 +122,6 @@ def _machine(one: MachineSelfTests, negligible: Negligible) -> dict[str, Any]:
     tests = rates.of_present_rules(one.tests)
     parts = [_part(part) for part in rates.pool(tests)]
     return {
-        "id": pages.ident(one.name),
-        "name": one.name,
         "tests": len(tests),
         "older": len(one.tests) - len(tests),
         "identical": next((part for part in parts if not part["pooled"].injection), None),
