@@ -109,7 +109,7 @@ def _parameters(config: dict[str, Any], axes: Sequence[str]) -> dict[str, Cell]:
 
 def _over(impl: str) -> str:
     """Return the title of a column of ratios."""
-    return f"\u00d7 {label(impl)}"
+    return f"\u00d7\u00a0{label(impl)}"
 
 
 def _heat(row: AttentionRow | None, peer: str, section: Section) -> tuple[Cell, int]:

@@ -165,7 +165,7 @@ def _strategies(one: MachineDistributed, group: Group) -> Iterator[dict[str, Cel
         yield {
             "strategy": text(row.name),
             "step": _time(one, row.step, step, "fastest" if row is group.fastest else ""),
-            "\u00d7 torch": _speedup(group.baseline if row.name != BASELINE else None, row.step),
+            "\u00d7\u00a0torch": _speedup(group.baseline if row.name != BASELINE else None, row.step),
             "breakdown": Cell(parts=() if share is None else (("compute", 1 - hidden), ("communication", hidden))),
             "exposed": _time(one, row.exposed, exposed),
             "share": number(share, percent),
@@ -228,7 +228,7 @@ def _shards(one: MachineDistributed, group: Sequence[Shard]) -> Iterator[dict[st
         yield {
             "sharding": text(row.name),
             "step": _time(one, row.step, step),
-            "\u00d7 none": _speedup(whole if row.name != "none" else None, row.step),
+            "\u00d7\u00a0none": _speedup(whole if row.name != "none" else None, row.step),
             **_points(one, step, row.fact, row.predicted),
             "moments per rank": number(
                 held or None, units.memory, beside=units.change(held / formula - 1) if held and formula else ""
@@ -245,7 +245,7 @@ def _fully_sharded(one: MachineDistributed, group: Sequence[FullyShard]) -> Iter
             "sharding": text(row.name),
             "gathered in": text(row.compute_dtype),
             "step": _time(one, row.step, step),
-            "\u00d7 FSDP2": _speedup(torchs.step if torchs and row is not torchs else None, row.step),
+            "\u00d7\u00a0FSDP2": _speedup(torchs.step if torchs and row is not torchs else None, row.step),
             "exposed": _time(one, row.exposed, exposed),
             "share": number(row.share, percent),
             **_points(one, step, row.fact, row.predicted),
