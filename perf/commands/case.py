@@ -9,6 +9,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import click
 
@@ -19,7 +20,7 @@ from perf.harness import working_tree
 from perf.harness.case import Case, case_key
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress, TerminalBar
-from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read_lines
+from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read, read_machine
 from perf.harness.status import NOT_APPLICABLE
 from perf.harness.suite import cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
@@ -104,15 +105,12 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
         session = results[0].session
         if not session.id:
             return results
-        processes = read_lines(records, session.machine, WORKING_TREE, kinds=("process",))
-    if not all(process["package_digest"] for process in processes):
+        lines = read(records, session.machine, WORKING_TREE).lines
+    if not all(line["package_digest"] for line in lines if line["kind"] == "process"):
         raise click.ClickException(f"the measuring process cannot import cs336_systems from {ROOT}: nothing was timed")
     # As on the site, rates are compared with the best ceilings of any run on this device.
-    try:
-        known = known_ceilings(RECORDS, session.machine, session.device["name"])
-    except SystemExit as damage:  # which costs no measured time
-        click.echo(f"{damage}; rates are compared with this run's ceilings alone", err=True)
-        return results
+    on_file = read_machine(RECORDS, session.machine, ("session", "process"), partial(click.echo, err=True))
+    known = known_ceilings(on_file, session.device["name"])
     best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
     return [dataclasses.replace(result, session=best) for result in results]
 

@@ -25,9 +25,6 @@ from perf.site.conditions import software
 from perf.site.estimate import estimate
 from perf.site.failures import by_reason
 
-DAMAGED = (SystemExit, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""Exceptions raised by records of another format."""
-
 _MAX_WIDTH = 120
 
 _MAX_NAMED = 3
@@ -64,16 +61,15 @@ def command(name: str | None, machine: str | None, pattern: str | None) -> None:
     """
     regex = _compiled(pattern or "")
     machine = _known_machine(machine or device.machine()["machine"])
-    try:
-        commit, others = (_commit(name, machine), []) if name else _newest(machine)
-        session = _newest_session(records.read_lines(RECORDS, machine, commit))
-        results = [result for result in records.summarize(session) if any(map(regex.search, names(result)))]
-        if not results:
-            raise _NothingToShow(_why_none(session, commit, machine, pattern))
-        text = _text(results, session, others)
-    except DAMAGED as error:
-        raise _NothingToShow(_why_damaged(error, machine)) from None
-    click.echo(printable_lines(text))
+    commit, others = (_commit(name, machine), []) if name else _newest(machine)
+    damage: list[str] = []
+    session = _newest_session(records.read(RECORDS, machine, commit, warn=damage.append).lines)
+    results = [result for result in records.summarize(session) if any(map(regex.search, names(result)))]
+    if not results:
+        raise _NothingToShow(shortened(damage[0], 300) if damage else _why_none(session, commit, machine, pattern))
+    for line in damage:
+        _warn(line)
+    click.echo(printable_lines(_text(results, session, others)))
     if any(_failed(result) for result in results):
         sys.exit(1)
 
@@ -97,14 +93,11 @@ def _newest(machine: str) -> tuple[str, list[str]]:
     """Return the commit that was measured last, and the others of that day, newest first."""
     ended = {}
     for commit in records.commits(RECORDS, machine):
-        try:
-            lines = records.read_lines(RECORDS, machine, commit, kinds=("session", "run"))
-            days = {str(line["id"]): str(line["day"]) for line in lines if line["kind"] == "session"}
-            last = max(days)
-            times = [str(line.get("ended_at") or line.get("started_at", "")) for line in lines]
-            ended[commit] = max(times), last, days[last]
-        except DAMAGED as error:
-            click.echo(f"{commit[:8]} is left out: {_why_damaged(error, machine)}", err=True)
+        lines = records.read(RECORDS, machine, commit, ("session", "run"), _warn).lines
+        if sessions := [line for line in lines if line["kind"] == "session"]:
+            times = [line.get("ended_at") or line.get("started_at", "") for line in lines]
+            last = max(sessions, key=lambda line: line["id"])
+            ended[commit] = max(times), last["id"], last["day"]
     if not ended:
         raise _NothingToShow(f"the records of {machine} have no session; `asv run` writes it")
     newest, *others = sorted(ended, key=ended.__getitem__, reverse=True)
@@ -149,11 +142,8 @@ def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern:
     return collapsed(f"no case of {commit[:8]} matches {pattern!r}; its records have {', '.join(classes)}")
 
 
-def _why_damaged(error: BaseException, machine: str) -> str:
-    """Describe damaged records in one line; a `SystemExit` of `records` already does, with the file's name."""
-    if isinstance(error, SystemExit):
-        return shortened(str(error.code), 300)
-    return shortened(f"records of {machine} are of another form: {type(error).__name__}: {error}", 300)
+def _warn(damage: str) -> None:
+    click.echo(shortened(damage, 300), err=True)
 
 
 def _text(results: list[CaseResult], session: list[dict[str, Any]], others: list[str]) -> str:

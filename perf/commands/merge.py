@@ -17,9 +17,9 @@ import click
 
 from perf.files import write_aside
 from perf.harness import records
+from perf.harness.journal import Journal, read_lines
 from perf.harness.lock import lock_checkout
 from perf.harness.working_tree import ROOT
-from perf.site.recorded import KINDS, sound
 from perf.stored import problem_of_benchmark, problem_of_results
 
 STARTED_AT = 3
@@ -127,7 +127,7 @@ def _rank(value: Any) -> int:
 
 def _merge_records(lines: list[dict[str, Any]], target: Path, machine: str, commit: str) -> None:
     """Append the lines that the target lacks: all, or the rest of a session of which it has the beginning."""
-    known = Counter(map(_text, records.read_lines(target, machine, commit)))
+    known = Counter(map(_text, read_lines(target, machine, commit)))
     new = []
     for line in lines:
         if known[_text(line)] > 0:
@@ -135,7 +135,7 @@ def _merge_records(lines: list[dict[str, Any]], target: Path, machine: str, comm
         else:
             new.append(line)
     if new:
-        journal = records.Journal(target, machine, commit)
+        journal = Journal(target, machine, commit)
         for line in new:
             journal.write(line)
         journal.close()
@@ -143,11 +143,10 @@ def _merge_records(lines: list[dict[str, Any]], target: Path, machine: str, comm
 
 def _sound_lines(source: Path, machine: str, commit: str) -> list[dict[str, Any]]:
     """Return a commit's lines. Raises `click.ClickException` with one line if there is none or one is faulty."""
-    lines = records.read_lines(source, machine, commit)
-    trouble = sound(line for line in lines if line["kind"] in KINDS).trouble if lines else "has no line"
-    if trouble:
+    found = records.read(source, machine, commit)
+    if trouble := found.trouble or ("" if found.lines else "has no line"):
         raise click.ClickException(f"{source / machine / commit}.jsonl.gz {trouble}")
-    return lines
+    return found.lines
 
 
 def _text(line: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import click
@@ -87,10 +88,10 @@ def _selected(pattern: str) -> Iterator[tuple[str, str, Case]]:
 
 def _lacks_case(cases: Mapping[str, Case], machine: str, commit: str) -> bool:
     """Whether a commit's records lack a case of a class that was visited there; others cannot run on the machine."""
-    visits = records.read_lines(RECORDS, machine, commit, kinds=("visit",))
-    with records.known_form(RECORDS, machine, commit):
-        visited = set(map(records.key_of, visits))
-        classes = {visit["benchmark"] for visit in visits}
+    on_file = records.read(RECORDS, machine, commit, ("session", "visit"), warn=partial(click.echo, err=True))
+    visits = [line for line in on_file.lines if line["kind"] == "visit"]
+    visited = set(map(records.key_of, visits))
+    classes = {visit["benchmark"] for visit in visits}
     return any(case.benchmark in classes and key not in visited for key, case in cases.items())
 
 

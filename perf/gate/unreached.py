@@ -4,7 +4,10 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import click
 
 from perf.files import scratch_folder
 from perf.gate import checkouts
@@ -12,6 +15,7 @@ from perf.gate.evidence import Arm, Evidence
 from perf.gate.verdicts import Unreached
 from perf.harness import device
 from perf.harness.reach import ReachMap
+from perf.harness.records import read_machine
 from perf.harness.sources import Sources
 from perf.harness.working_tree import RECORDS
 from perf.workloads import PACKAGE
@@ -88,7 +92,9 @@ def in_reach(
     if not change.is_of_definitions:
         known = None
     else:
-        known = known or ReachMap(RECORDS, device.machine()["machine"], device.software())
+        machine = device.machine()["machine"]
+        lines = read_machine(RECORDS, machine, ("session", "reach"), partial(click.echo, err=True))
+        known = known or ReachMap(lines, device.software())
         if not known.entries:
             return list(evidence), Unreached(why_none="no record tells, with these versions, what a row runs")
     chance = random.Random(change.name)

@@ -16,7 +16,7 @@ from typing import Any
 from perf import workloads
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case
-from perf.harness.records import commits, key_of, known_form, read_lines
+from perf.harness.records import key_of
 from perf.harness.sources import Sources
 from perf.workloads import package
 from perf.workloads.workload import Workload
@@ -60,20 +60,17 @@ def entered(make: Callable[[], Workload]) -> Entered:
 class ReachMap:
     """Needs of a machine's cases: for each, the digests of every definition, once for each recorded version.
 
-    Read from the records' lines of kind `reach`, those made with this harness and `software`.
+    Made of the records' lines of kind `reach`, those of sessions with this harness and `software`.
     """
 
-    def __init__(self, records: Path, machine: str, software: dict[str, str]):
+    def __init__(self, lines: Iterable[dict[str, Any]], software: dict[str, str]):
         self.entries: dict[str, list[Needs]] = {}
-        for commit in commits(records, machine):
-            same: set[str] = set()
-            with known_form(records, machine, commit):
-                for line in read_lines(records, machine, commit, kinds=("session", "reach")):
-                    if line["kind"] == "reach":
-                        if line["session"] in same:
-                            self._add(key_of(line), line["needs"])
-                    elif (line["harness"], line["software"]) == (HARNESS_VERSION, software):
-                        same.add(line["id"])
+        same: set[str] = set()
+        for line in lines:
+            if line["kind"] == "session" and (line["harness"], line["software"]) == (HARNESS_VERSION, software):
+                same.add(line["id"])
+            elif line["kind"] == "reach" and line["session"] in same:
+                self._add(key_of(line), line["needs"])
 
     def holds(self, case: Case, *sources: Sources) -> bool:
         """Return whether some entry of the case needs nothing that differs from it in any of `sources`."""

@@ -1,9 +1,6 @@
 """The records of a run: raw samples in order, with the device and the reasons; one file per machine and commit.
 
-Every finished visit is appended to `<commit>.jsonl.part` at once, so that a killed run loses nothing. At the end of a
-run the journal is folded into `<commit>.jsonl.gz`, atomically.
-
-Lines, by `kind`:
+Lines, by `kind` (their form is in `record_forms`, their file in `journal`):
     session   the conditions of a run: id, started_at, day, harness, effort, machine, commit, device, software
     process   one worker process of a session: package_digest (of the `cs336_systems` it imported), and ceilings, the
               best rates measured on the machine up to then
@@ -12,25 +9,15 @@ Lines, by `kind`:
     run       a class that was measured: benchmark, cases, seconds, ended_at
 """
 
-import errno
-import fcntl
-import gzip
-import io
-import json
-import os
-import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, fields
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from perf.files import replace_file
 from perf.harness.case import case_key
+from perf.harness.journal import Unreadable, read_lines
+from perf.harness.record_forms import FORMS, fault
 from perf.harness.status import GOES_ON, Status
-
-KINDS = ("session", "process", "visit", "reach", "run")
 
 KEPT_FROM_VISIT = 1
 """Number of the first visit that counts: visit 0 has a cool GPU and cold compilers, and is recorded only."""
@@ -94,79 +81,78 @@ class CaseResult:
         return tuple(sample for visit in self.visits_s for sample in visit)
 
 
-class Journal:
-    """The open records of one commit, to which one run at a time appends lines.
+@dataclass(frozen=True)
+class Recorded:
+    """The records of a commit."""
 
-    Raises `SystemExit` with one line if it cannot write, or if another run is writing.
+    lines: list[dict[str, Any]]
+    """Those of a known form, in order."""
+
+    trouble: str = ""
+    """Says what is left out, and why; "" if nothing is."""
+
+
+def read(
+    directory: Path,
+    machine: str,
+    commit: str,
+    kinds: tuple[str, ...] = tuple(FORMS),
+    warn: Callable[[str], None] = lambda line: None,
+) -> Recorded:
+    """Read a commit's records of these kinds, among which sessions have to be; raises nothing.
+
+    Left out are faulty lines, whatever belongs to a faulty session, and each case with a faulty visit; `warn` gets a
+    line that names the file and says so.
     """
-
-    def __init__(self, directory: Path, machine: str, commit: str):
-        self._target = directory / machine / f"{commit}.jsonl.gz"
-        self._part = self._target.with_name(f"{commit}.jsonl.part")
-        with self._one_line():
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._open()
-            if os.fstat(self._stream.fileno()).st_size:  # left by a killed run
-                self._fold()
-                self._stream.truncate(0)
-
-    def _open(self) -> FileIO:
-        """Open and lock the journal: the lock ends with its process, so an unlocked journal is of a killed run."""
-        while True:
-            stream = self._part.open("ab", buffering=0)
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                stream.close()
-                raise SystemExit(f"perf: another run writes {self._part}; wait until it has ended") from None
-            if os.fstat(stream.fileno()).st_nlink:
-                return stream
-            stream.close()  # the run that had locked it has just removed it
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Append one line and sync it to the disk."""
-        text = _encode(line)
-        with self._one_line():
-            written = self._stream.write(text)  # unbuffered: closing the file cannot fail again
-            if written < len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            os.fsync(self._stream.fileno())
-
-    def close(self) -> None:
-        """Fold the journal into the compressed file."""
-        with self._one_line(), self._stream:
-            self._fold()
-            self._part.unlink()
-
-    def _fold(self) -> None:
-        packed = io.BytesIO()
-        with gzip.GzipFile("", "wb", fileobj=packed, mtime=0) as stream:  # mtime=0: the same lines make the same bytes
-            for line in _joined(self._target, self._part):
-                stream.write(_encode(line))
-        replace_file(self._target, packed.getvalue())
-
-    @contextmanager
-    def _one_line(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            kept = f"; what was measured until then is in {self._part.name}" if self._part.exists() else ""
-            raise SystemExit(f"perf: cannot write records to {self._part.parent}: {error.strerror}{kept}") from None
+    try:
+        found = _sound(read_lines(directory, machine, commit, kinds))
+    except Unreadable as error:
+        found = Recorded([], f"cannot be read: {error.reason}")
+    if found.trouble:
+        warn(f"{directory / machine / commit}.jsonl.gz {found.trouble}; move it aside or restore it")
+    return found
 
 
-def _encode(line: dict[str, Any]) -> bytes:
-    return (json.dumps(line, separators=(",", ":")) + "\n").encode()
+def _sound(lines: list[dict[str, Any]]) -> Recorded:
+    sessions = {line.get("id") for line in lines if line["kind"] == "session" and not fault(line)}
+    faults, cases = list[str](), set[str]()
+    for line in lines:
+        if why := _fault(line, sessions):
+            named = f" of {line.get('benchmark')!s:.60}" if line["kind"] == "visit" else ""
+            faults.append(f"{line['kind']}{named}: {why}")
+            cases.add(_case(line))
+    if not faults:
+        return Recorded(lines)
+    kept = [line for line in lines if _case(line) not in cases]
+    return Recorded(
+        kept, f"is read without {len(lines) - len(kept)} of {len(lines)} lines, which are of another form: {faults[0]}"
+    )
 
 
-def read_lines(directory: Path, machine: str, commit: str, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """Read a commit's lines of these kinds, in order, those of an unfinished journal included."""
-    folder = directory / machine
-    return _joined(folder / f"{commit}.jsonl.gz", folder / f"{commit}.jsonl.part", kinds)
+def _fault(line: dict[str, Any], sessions: Container[str | None]) -> str:
+    if why := fault(line):
+        return why
+    if line["kind"] != "session" and line["session"] not in sessions:
+        return "its session is unknown"
+    is_counted = line["kind"] == "visit" and line["status"] == "ok" and line["visit"] >= KEPT_FROM_VISIT
+    return "samples_ns has no sample" if is_counted and not (line.get("samples_ns") and counted_samples(line)) else ""
+
+
+def _case(line: dict[str, Any]) -> str:
+    return repr([line.get(name) for name in ("kind", "id", "session", "benchmark", "params")])
 
 
 def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
     """Return one result per case, from the newest session that measured it."""
-    return summarize(read_lines(directory, machine, commit))
+    return summarize(read(directory, machine, commit).lines)
+
+
+def read_machine(
+    directory: Path, machine: str, kinds: tuple[str, ...], warn: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of `read` of all commits; see `read`."""
+    for commit in commits(directory, machine):
+        yield from read(directory, machine, commit, kinds, warn).lines
 
 
 def machines(directory: Path) -> list[str]:
@@ -180,30 +166,16 @@ def commits(directory: Path, machine: str) -> list[str]:
     return sorted({path.name.partition(".")[0] for path in (directory / machine).glob("*.jsonl.*")})
 
 
-def known_ceilings(directory: Path, machine: str, device: str) -> dict[str, Any]:
-    """Return the best rates of any process on record for this machine and this device (its GPU or CPU)."""
+def known_ceilings(lines: Iterable[dict[str, Any]], device: str) -> dict[str, Any]:
+    """Return the best rates of any process among these lines that measured this device (its GPU or CPU)."""
+    devices: dict[str, str] = {}
     rates = []
-    for commit in commits(directory, machine):
-        devices: dict[str, str] = {}
-        with known_form(directory, machine, commit):
-            for line in read_lines(directory, machine, commit, kinds=("session", "process")):
-                if line["kind"] == "session":
-                    devices[line["id"]] = line["device"]["name"]
-                elif devices[line["session"]] == device:
-                    rates.append(line["ceilings"])
+    for line in lines:
+        if line["kind"] == "session":
+            devices[line["id"]] = line["device"].get("name", "")
+        elif line["kind"] == "process" and devices[line["session"]] == device:
+            rates.append(line["ceilings"])
     return best_ceilings(rates)
-
-
-@contextmanager
-def known_form(directory: Path, machine: str, commit: str) -> Iterator[None]:
-    """Raise `SystemExit` with one line where what is inside finds lines of another form than it reads."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SystemExit(
-            f"perf: {directory / machine / commit}.jsonl.gz cannot be read: a line is of another form ({error}); move "
-            "it aside or restore it"
-        ) from None
 
 
 def summarize(lines: Iterable[dict[str, Any]]) -> list[CaseResult]:
@@ -285,30 +257,3 @@ def counted_samples(visit: dict[str, Any]) -> tuple[float, ...]:
     """Return the samples of a visit, seconds, without those during which the device was throttled."""
     throttled = set(visit.get("throttled", ()))
     return tuple(ns * 1e-9 for index, ns in enumerate(visit["samples_ns"]) if index not in throttled)
-
-
-def _joined(target: Path, part: Path, kinds: tuple[str, ...] = ("",)) -> list[dict[str, Any]]:
-    """Return the lines of both files, those of the journal once: a run that is killed after it was folded leaves it."""
-    # The journal first: a run that ends in between moves its lines to the other file.
-    journal, folded = (list(_read_lines(path, kinds)) for path in (part, target))
-    if not journal:
-        return folded
-    begins = [number for number, line in enumerate(folded) if line == journal[0]]
-    is_folded = any(folded[number : number + len(journal)] == journal for number in begins)
-    return folded if is_folded else [*folded, *journal]
-
-
-def _read_lines(path: Path, kinds: tuple[str, ...] = ("",)) -> Iterator[dict[str, Any]]:
-    # A line's first characters give its kind, so a million visits need not be parsed to find a session.
-    starts = tuple(f'{{"kind":"{kind}' for kind in kinds)
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as stream:
-            for text in stream:
-                # A last line without its end was cut off by the end of a killed run.
-                if text.startswith(starts) and text.endswith("\n"):
-                    yield json.loads(text)
-    except FileNotFoundError:
-        return
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        raise SystemExit(f"perf: {path} cannot be read: {error}; move it aside or restore it") from None

@@ -19,10 +19,19 @@ from typing import Any
 from perf import workloads
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case
+from perf.harness.journal import Journal
 from perf.harness.preflight import full_disks, objection
 from perf.harness.progress import Progress
 from perf.harness.reach import ReachMap, is_recordable
-from perf.harness.records import CaseResult, Journal, best_ceilings, key_of, known_ceilings, read_lines, summarize
+from perf.harness.records import (
+    CaseResult,
+    best_ceilings,
+    key_of,
+    known_ceilings,
+    read,
+    read_machine,
+    summarize,
+)
 from perf.harness.sources import Sources
 from perf.harness.status import GOES_ON
 from perf.harness.worker_process import WorkerProcess
@@ -110,11 +119,12 @@ class _Run:
             "suite": _suite(),
         }
         machine = greeting["machine"]
-        self._ceilings = known_ceilings(records, machine, greeting["device"]["name"])
         self._journal = Journal(records, machine, commit)
+        known = list(read_machine(records, machine, ("session", "process", "reach"), progress.note))
+        self._ceilings = known_ceilings(known, greeting["device"]["name"])
+        self._reach = ReachMap(known, greeting["software"])
         self._sources = Sources(checkout.resolve() / PACKAGE)
-        self._reach = ReachMap(records, machine, greeting["software"])
-        before = read_lines(records, machine, commit)
+        before = read(records, machine, commit).lines
         sessions = [line for line in before if line["kind"] == "session"]
         last = max(reversed(sessions), key=lambda line: line["started_at"], default=None)
         if last and self._is_same(last):  # of cases that an older one measured too, the newer would be shown

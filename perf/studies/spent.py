@@ -1,6 +1,7 @@
 """Split the time of a run by purpose, as every visit records it."""
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import click
@@ -34,11 +35,9 @@ def command(commit: str | None) -> None:
     """
     is_empty = True
     for machine, full_hash in _measured(commit):
-        lines = records.read_lines(RECORDS, machine, full_hash)
+        lines = records.read(RECORDS, machine, full_hash, warn=partial(click.echo, err=True)).lines
         for session in (line for line in lines if line["kind"] == "session"):
-            with records.known_form(RECORDS, machine, full_hash):
-                mine = [line for line in lines if line.get("session") == session["id"]]
-                cases, seconds = spent(mine)
+            cases, seconds = spent([line for line in lines if line.get("session") == session["id"]])
             if not cases:
                 continue
             is_empty = False
@@ -95,6 +94,6 @@ def _measured(commit: str | None) -> list[tuple[str, str]]:
         return named or [(machine, full) for machine, full in every if full == full_hash]
     newest: dict[str, tuple[str, str]] = {}
     for machine, full in every:
-        started = [line["started_at"] for line in records.read_lines(RECORDS, machine, full, kinds=("session",))]
+        started = [line["started_at"] for line in records.read(RECORDS, machine, full, kinds=("session",)).lines]
         newest[machine] = max(newest.get(machine, ("", "")), (max(started, default=""), full))
     return [(machine, full) for machine, (_, full) in newest.items()]

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from perf.commands import measured
-from perf.harness.records import Journal
+from perf.harness.journal import Journal
 
 
 def write(folder: Path, commit: str, started_at: str, *ended_at: str) -> None:
     session: dict[str, Any] = {"kind": "session", "id": started_at, "started_at": started_at, "day": started_at[:10]}
-    runs = [{"kind": "run", "session": started_at, "benchmark": "a.B", "ended_at": time} for time in ended_at]
+    session |= {"harness": "1", "effort": "full", "machine": "box", "commit": commit, "device": {}, "software": {}}
+    run = {"kind": "run", "session": started_at, "benchmark": "a.B", "cases": 1, "seconds": 1.0}
+    runs = [run | {"ended_at": time} for time in ended_at]
     journal = Journal(folder, "box", commit)
     for line in (session, *runs):
         journal.write(line)

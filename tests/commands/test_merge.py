@@ -14,6 +14,7 @@ from filelock import FileLock
 
 from perf.commands.merge import merge
 from perf.harness import records
+from perf.harness.journal import Journal
 from perf.site import load
 from tests.asv_plugins.test_linked_environment import COMMITS, measure_commits
 from tests.repositories import git
@@ -39,7 +40,7 @@ def split(perf, commit, shard, impl):
     shutil.copy(perf / "results" / "benchmarks.json", folder.parent)
 
     (machine,) = records.machines(perf / "records")
-    journal = records.Journal(shard / "records", machine, commit)
+    journal = Journal(shard / "records", machine, commit)
     for line in records.read_lines(perf / "records", machine, commit, kinds=("session", "process", "visit")):
         if line["kind"] != "visit" or line["params"]["impl"] == impl:
             name = "id" if line["kind"] == "session" else "session"
@@ -153,7 +154,7 @@ def test_an_interrupted_merge_goes_on_and_a_session_that_has_grown_is_completed(
     whole = records.read_lines(tmp_path / "records", machine, commit)
     for kept in (0, 1, len(whole) - 1):
         path.unlink()
-        journal = records.Journal(tmp_path / "records", machine, commit)
+        journal = Journal(tmp_path / "records", machine, commit)
         for line in whole[:kept]:
             journal.write(line)
         journal.close()
@@ -166,7 +167,7 @@ def test_damaged_records_stop_a_merge_before_anything_is_written(shards, tmp_pat
     shutil.copytree(shards[0], copy)
     (path,) = copy.glob("records/*/*.jsonl.gz")
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(SystemExit, match="cannot be read"):
+    with pytest.raises(click.ClickException, match="cannot be read"):
         merge(copy, tmp_path / "here")
     assert not (tmp_path / "here").exists()
 

@@ -11,7 +11,7 @@ from perf.benchmarks.smoke import SmokeAttention
 from perf.commands import missed as missed_module
 from perf.commands.missed import rows_of
 from perf.gate.report import to_json
-from perf.harness import records
+from perf.harness.journal import Journal
 from perf.harness.suite import cases_of
 from perf.machines import MACHINE_FILE
 from perf.selection import SETS
@@ -85,6 +85,9 @@ CASES = {
 }
 
 
+SESSION = dict.fromkeys(("started_at", "day", "harness", "effort", "machine", "commit"), "")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_commit_is_due_until_it_has_the_rows_of_the_set(project, case):
     project, (first, middle, last) = project
@@ -101,9 +104,11 @@ def test_a_commit_is_due_that_lacks_a_case_of_a_class_that_was_visited(project):
     one, *others = cases_of(SmokeAttention())
     due = []
     for cases in (others, [one]):
-        journal = records.Journal(of_machine.parent, of_machine.name, last)
+        journal = Journal(of_machine.parent, of_machine.name, last)
+        journal.write({"kind": "session", "id": "s", "device": {}, "software": {}} | SESSION)
         for case in cases:
-            journal.write({"kind": "visit", "benchmark": case.benchmark, "params": case.params})
+            visit = {"kind": "visit", "session": "s", "benchmark": case.benchmark, "params": case.params}
+            journal.write(visit | {"visit": 0, "status": "ok", "reason": "", "cache": "warm"})
         journal.close()
         due.append(last in missed(project))
     shutil.rmtree(of_machine)

@@ -32,9 +32,9 @@ ROWS = [row(number) for number in range(100)]
 CONTROL = row(0, is_control=True)
 
 
-def known(tmp_path: Path, base: Path) -> ReachMap:
+def known(base: Path) -> ReachMap:
     """Of all rows but the first, which the map lacks; odd rows run nothing but a package of no code."""
-    made = ReachMap(tmp_path / "records", "machine", {})
+    made = ReachMap([], {})
     own = Sources(base)
     for number, each in enumerate(ROWS[1:], 1):
         needs = [":", FUNCTION] if number % 2 == 0 else [":"]
@@ -51,7 +51,7 @@ def counts(tmp_path: Path, base: Path, edit: tuple[str, str] | None, *paths: str
         assert edit[0] in file.read_text()
         file.write_text(file.read_text().replace(*edit))
     change = Change("seed", paths, Sources(base), Sources(head))
-    measured, unreached = in_reach([*ROWS, CONTROL], change, known(tmp_path, base))
+    measured, unreached = in_reach([*ROWS, CONTROL], change, known(base))
     rows = [each for each in measured if not each.is_control]
     assert (CONTROL in measured) == bool(rows)
     return len(rows) - len(unreached.sampled), len(unreached.sampled), len(unreached.skipped)
@@ -71,7 +71,7 @@ def test_a_comment_reaches_none_even_if_nobody_knows_the_row(tmp_path: Path, bas
 
 def test_a_comment_reaches_none_without_a_map(tmp_path: Path, base: Path) -> None:
     change = Change("seed", ("cs336_systems/attention/reference.py",), Sources(base), Sources(base))
-    measured, unreached = in_reach([*ROWS, CONTROL], change, ReachMap(tmp_path / "records", "machine", {}))
+    measured, unreached = in_reach([*ROWS, CONTROL], change, ReachMap([], {}))
     assert not measured
     assert len(unreached.skipped) == 100
 
@@ -91,7 +91,7 @@ def test_a_data_file_in_the_package_reaches_every_row(tmp_path: Path, base: Path
     shutil.copytree(base, head)
     (head / "table.json").write_text("{}")
     change = Change("seed", ("cs336_systems/table.json",), Sources(base), Sources(head))
-    measured, unreached = in_reach(ROWS, change, known(tmp_path, base))
+    measured, unreached = in_reach(ROWS, change, known(base))
     assert measured == ROWS
     assert not unreached.skipped
 

@@ -1,7 +1,6 @@
 """A killed run resumes where it stopped, and a damaged file or a full disk costs one clear line."""
 
 import contextlib
-import gzip
 import json
 import os
 import select
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from perf.harness import records
+from perf.harness.device import machine
 from tests.throwaway import MACHINE, Repository
 
 CASES = r"SmokeAttention.*\(128, 64, 'float32', 'forward', '(reference|sdpa)'\)"
@@ -146,12 +146,18 @@ def test_a_records_file_cut_in_half_is_one_clear_line_and_nothing_is_lost(resume
     assert path.read_bytes() == half, "left for its owner to look at"
 
 
-def test_a_file_that_is_no_record_is_one_clear_line(tmp_path):
-    path = tmp_path / "m" / ("c" * 40 + ".jsonl.gz")
-    path.parent.mkdir()
-    path.write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
-    with pytest.raises(SystemExit, match=f"^perf: .*{path.name}"):
-        records.read_commit(tmp_path, "m", "c" * 40)
+@pytest.mark.slow
+def test_a_damaged_record_of_another_commit_is_one_warning_and_the_run_goes_on(repository):
+    folder = repository.folder / "perf" / "records" / machine()["machine"]
+    folder.mkdir(parents=True)
+    damaged = folder / f"{'d' * 40}.jsonl.gz"
+    damaged.write_bytes(b"cut off")
+    run = repository.asv("run", "HEAD^!", "--quick", "--machine", MACHINE, "-b", CASES)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stderr.count(f"{damaged} cannot be read: ") == 1
+    assert damaged.read_bytes() == b"cut off"
+    damaged.unlink()
+    assert len(visits(repository)) == 4
 
 
 @pytest.mark.slow
@@ -227,7 +233,7 @@ def test_an_unknown_commit_is_one_line(repository):
 FULL_DISK = """
 import os, resource, sys
 from pathlib import Path
-from perf.harness.records import Journal
+from perf.harness.journal import Journal
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # as a full disk: a write comes back short, then fails
 journal = Journal(Path(sys.argv[1]), "m", "c" * 40)

@@ -6,7 +6,7 @@ from pathlib import Path
 from perf import harness
 from perf.harness.sources import Sources
 
-DIGEST = "c90b1d571ecd17eb"
+DIGEST = "e05c672e9918c3b8"
 """Of the definitions of all modules of perf/harness but these, docstrings and comments aside, at HARNESS_VERSION."""
 
 MAKE_NO_NUMBER = frozenset(
@@ -14,7 +14,7 @@ MAKE_NO_NUMBER = frozenset(
         "",  # the version itself
         *("bench", "intervals", "explanation"),  # of studies and pages; their numbers are not the records'
         *("declaration", "definitions", "reach", "sources", "suite"),  # which cases there are, and what they run
-        *("lock", "preflight", "progress", "records", "status", "working_tree"),
+        *("lock", "preflight", "progress", "records", "record_forms", "journal", "status", "working_tree"),
     }
 )
 

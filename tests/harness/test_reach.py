@@ -14,7 +14,6 @@ import cs336_systems
 from perf.harness import HARNESS_VERSION
 from perf.harness.case import Case
 from perf.harness.reach import Needs, ReachMap, changed, entered
-from perf.harness.records import Journal
 from perf.harness.sources import Sources
 from perf.workloads import build
 from perf.workloads.workload import Workload
@@ -43,9 +42,9 @@ def attention(impl: str) -> Workload:
     return build("attention", PARAMS | {"impl": impl}, DEVICE)
 
 
-def needs_of(tmp_path: Path, impl: str, own: Sources) -> Needs:
+def needs_of(impl: str, own: Sources) -> Needs:
     case = Case("module.Class", "attention", {"impl": impl}, "cpu", "wall", "warm")
-    known = ReachMap(tmp_path, "machine", {})
+    known = ReachMap([], {})
     assert not known.holds(case, own)
     needs = known.put(case, entered(lambda: attention(impl)), own)
     assert known.holds(case, own)
@@ -53,12 +52,12 @@ def needs_of(tmp_path: Path, impl: str, own: Sources) -> Needs:
 
 
 def test_an_entry_has_what_ran_and_not_what_another_implementation_runs(tmp_path: Path, own: Sources) -> None:
-    tiled = needs_of(tmp_path, "pytorch", own)
+    tiled = needs_of("pytorch", own)
     assert {"attention.flash_pytorch:FlashAttentionPyTorch.backward", "attention.flash_pytorch:tiled_forward"} <= set(
         tiled
     )
     assert "perf.workloads.attention" in tiled
-    eager = needs_of(tmp_path, "reference", own)
+    eager = needs_of("reference", own)
     assert any(name.startswith("attention.reference:") for name in eager)
     assert not any("flash_bwd" in name or name.startswith("training:TrainStep") for name in eager)
 
@@ -107,20 +106,18 @@ def test_a_compilation_is_noted_and_its_code_runs_meanwhile(own: Sources) -> Non
     assert not entered(lambda: attention("reference"))["is_compiled"]
 
 
-def test_the_map_is_read_from_records_of_these_versions(tmp_path: Path, own: Sources) -> None:
+def test_the_map_is_made_of_records_of_these_versions(own: Sources) -> None:
     case = Case("module.Class", "attention", {"n": 1}, "cpu", "wall", "warm")
     known = own.digests(["training:cross_entropy"])
-    for number, (torch_, needs) in enumerate([("2.11", known), ("2.12", {":": "0"}), ("2.11", {":": "1"})]):
-        journal = Journal(tmp_path, "machine", f"{number:040}")
-        journal.write({"kind": "session", "id": "s", "harness": HARNESS_VERSION, "software": {"torch": torch_}})
-        journal.write({"kind": "visit", "session": "s"})
-        journal.write(
-            {"kind": "reach", "session": "s", "benchmark": "module.Class", "params": {"n": 1}, "needs": needs}
-        )
-        journal.close()
-    assert ReachMap(tmp_path, "machine", {"torch": "2.11"}).holds(case, own), "one of two entries is this code's"
-    assert not ReachMap(tmp_path, "machine", {"torch": "2.12"}).holds(case, own)
-    assert not ReachMap(tmp_path, "machine", {"torch": "2.13"}).entries
+    lines: list[dict[str, Any]] = []
+    for name, version, needs in (("a", "2.11", known), ("b", "2.12", {":": "0"}), ("c", "2.11", {":": "1"})):
+        lines += [
+            {"kind": "session", "id": name, "harness": HARNESS_VERSION, "software": {"torch": version}},
+            {"kind": "reach", "session": name, "benchmark": "module.Class", "params": {"n": 1}, "needs": needs},
+        ]
+    assert ReachMap(lines, {"torch": "2.11"}).holds(case, own), "one of two entries is this code's"
+    assert not ReachMap(lines, {"torch": "2.12"}).holds(case, own)
+    assert not ReachMap(lines, {"torch": "2.13"}).entries
 
 
 def test_what_is_gone_has_changed(own: Sources) -> None:

@@ -1,10 +1,13 @@
 """Records survive a killed run, and pool exactly the counted visits."""
 
+import gzip
 import json
 
 import pytest
 
+from perf.harness import journal as journals
 from perf.harness import records
+from perf.harness.journal import Journal
 
 COMMIT = "c" * 40
 CEILINGS = {"matmul_flops_per_s": {"float32": 1e12}, "copy_bytes_per_s": 1e11}
@@ -82,34 +85,45 @@ def test_an_older_session_that_a_merge_appended_does_not_speak_for_a_case():
 
 
 def test_a_run_that_ends_while_its_records_are_read_hides_no_line(tmp_path, monkeypatch):
-    journal = records.Journal(tmp_path, "m", "a" * 40)
+    journal = Journal(tmp_path, "m", "a" * 40)
     journal.write(session())
-    read = records._read_lines
+    read = journals._read_lines
 
     def ending(path, *arguments):
         lines = list(read(path, *arguments))
-        monkeypatch.setattr(records, "_read_lines", read)
+        monkeypatch.setattr(journals, "_read_lines", read)
         journal.close()
         return lines
 
-    monkeypatch.setattr(records, "_read_lines", ending)
+    monkeypatch.setattr(journals, "_read_lines", ending)
     assert [line["kind"] for line in records.read_lines(tmp_path, "m", "a" * 40)] == ["session"]
 
 
 def test_the_best_rates_ever_seen_on_a_machine_are_known(tmp_path):
     for commit, rate in (("a" * 40, 1e11), ("b" * 40, 3e11), ("c" * 40, 2e11)):
-        journal = records.Journal(tmp_path, "m", commit)
+        journal = Journal(tmp_path, "m", commit)
         journal.write(session())
         journal.write({"kind": "process", "session": "s1", "ceilings": CEILINGS | {"copy_bytes_per_s": rate}})
         journal.close()
-    assert records.known_ceilings(tmp_path, "m", "d")["copy_bytes_per_s"] == 3e11
-    assert records.known_ceilings(tmp_path, "m", "another device of this machine") == {}
-    assert records.known_ceilings(tmp_path, "another machine", "d") == {}
-    journal = records.Journal(tmp_path, "m", "d" * 40)
-    journal.write({"kind": "session"})
+    lines = [*records.read_machine(tmp_path, "m", ("session", "process"), pytest.fail)]
+    assert records.known_ceilings(lines, "d")["copy_bytes_per_s"] == 3e11
+    assert records.known_ceilings(lines, "another device of this machine") == {}
+
+
+def test_a_damaged_file_is_one_warning_and_the_others_are_read(tmp_path):
+    journal = Journal(tmp_path, "m", "a" * 40)
+    journal.write(session())
     journal.close()
-    with pytest.raises(SystemExit, match=r"^perf: .*d\.jsonl\.gz cannot be read: .*; move it aside or restore it$"):
-        records.known_ceilings(tmp_path, "m", "d")
+    folder, warnings = tmp_path / "m", []
+    (folder / f"{'b' * 40}.jsonl.gz").write_bytes(b"cut off")
+    (folder / f"{'c' * 40}.jsonl.gz").write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
+    (folder / f"{'d' * 40}.jsonl.part").write_text('{"kind":"session"}\n')
+    lines = list(records.read_machine(tmp_path, "m", ("session", "visit"), warnings.append))
+    assert lines == [session()]
+    reasons = ["cannot be read: Not a gz", "cannot be read: Expecting", "is read without 1 of 1 lines"]
+    for line, commit, reason in zip(warnings, "bcd", reasons, strict=True):
+        assert line.startswith(f"{folder / (commit * 40)}.jsonl.gz {reason}")
+        assert line.endswith("; move it aside or restore it") and "\n" not in line
 
 
 def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped(tmp_path):
@@ -119,7 +133,7 @@ def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped
     part.write_text("\n".join([json.dumps(session(), separators=(",", ":")), whole, torn[:-20]]))  # it died here
     assert [len(result.samples_s) for result in records.read_commit(tmp_path, "m", COMMIT)] == [1]
 
-    again = records.Journal(tmp_path, "m", COMMIT)
+    again = Journal(tmp_path, "m", COMMIT)
     again.write(visit(3, [3000]))
     again.close()
     assert [path.name for path in (tmp_path / "m").iterdir()] == [f"{COMMIT}.jsonl.gz"]
@@ -131,13 +145,13 @@ def test_an_unfinished_journal_is_read_and_folded_and_its_torn_last_line_dropped
 
 
 def test_a_journal_that_was_folded_but_not_removed_counts_once(tmp_path, monkeypatch):
-    killed = records.Journal(tmp_path, "m", COMMIT)
+    killed = Journal(tmp_path, "m", COMMIT)
     for line in (session(), visit(0, [9000]), visit(1, [1000])):
         killed.write(line)
     killed._fold()
     assert records.read_commit(tmp_path, "m", COMMIT)[0].samples_s == pytest.approx((1e-6,))
     killed._stream.close()
-    again = records.Journal(tmp_path, "m", COMMIT)
+    again = Journal(tmp_path, "m", COMMIT)
     again.write(visit(2, [2000]))
     again.close()
     assert records.read_commit(tmp_path, "m", COMMIT)[0].samples_s == pytest.approx((1e-6, 2e-6))
@@ -153,7 +167,7 @@ def test_a_session_that_goes_on_after_another_has_all_of_its_visits():
 
 def test_the_same_lines_make_the_same_bytes(tmp_path):
     for name in ("one", "two"):
-        journal = records.Journal(tmp_path / name, "m", COMMIT)
+        journal = Journal(tmp_path / name, "m", COMMIT)
         journal.write(session())
         journal.close()
     first, second = (tmp_path / name / "m" / f"{COMMIT}.jsonl.gz" for name in ("one", "two"))
@@ -163,19 +177,19 @@ def test_the_same_lines_make_the_same_bytes(tmp_path):
 def test_an_unwritable_folder_is_one_clear_line(tmp_path):
     (tmp_path / "records").write_text("a file where the folder should be")
     with pytest.raises(SystemExit, match=r"^perf: .*records/m"):
-        records.Journal(tmp_path / "records", "m", COMMIT)
+        Journal(tmp_path / "records", "m", COMMIT)
 
 
 def test_two_runs_of_a_commit_lose_nothing(tmp_path):
     """The second is refused while the first is alive, and takes over what it has left."""
-    first = records.Journal(tmp_path, "m", COMMIT)
+    first = Journal(tmp_path, "m", COMMIT)
     first.write({"kind": "session", "id": "1"})
     with pytest.raises(SystemExit, match=r"another run .*\.part"):
-        records.Journal(tmp_path, "m", COMMIT)
-    records.Journal(tmp_path, "m", "d" * 40).close()
+        Journal(tmp_path, "m", COMMIT)
+    Journal(tmp_path, "m", "d" * 40).close()
     first.write({"kind": "session", "id": "2"})
     first.close()
-    second = records.Journal(tmp_path, "m", COMMIT)
+    second = Journal(tmp_path, "m", COMMIT)
     second.write({"kind": "session", "id": "3"})
     second.close()
     assert [line["id"] for line in records.read_lines(tmp_path, "m", COMMIT)] == ["1", "2", "3"]

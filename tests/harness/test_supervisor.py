@@ -10,6 +10,7 @@ import pytest
 
 from perf.harness import records, supervisor
 from perf.harness.case import Case
+from perf.harness.journal import Journal
 from perf.harness.measure import package_digest
 from perf.harness.supervisor import Effort, measure
 from perf.harness.worker_process import WorkerProcess
@@ -93,7 +94,7 @@ def test_after_a_quick_run_a_full_one_measures_anew_since_the_newest_session_is_
     run([case("reference")], root, tmp_path)
     session, visit = (next(line for line in lines(tmp_path) if line["kind"] == kind) for kind in ("session", "visit"))
     (machine,) = records.machines(tmp_path / "records")
-    journal = records.Journal(tmp_path / "records", machine, COMMIT)
+    journal = Journal(tmp_path / "records", machine, COMMIT)
     journal.write(session | {"id": "a quick run", "effort": "another"})
     journal.write(visit | {"session": "a quick run"})
     journal.close()

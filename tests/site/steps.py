@@ -8,7 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from perf.harness.records import Journal, read_commit
+from perf.harness.journal import Journal
+from perf.harness.records import read_commit
 from perf.site.pages import Commit
 from perf.site.step.rows import PHASES, VARIANTS, NewestCell
 from tests.site.synthetic import H200

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from perf.harness.records import Journal
+from perf.harness.journal import Journal
 from tests.repositories import git
 
 H200 = "nvidia-h200"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perf.harness.records import Journal
+from perf.harness.journal import Journal
 from perf.site import newest, pages
 from perf.site.attention import collected
 from perf.site.newest import Site
