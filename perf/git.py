@@ -22,11 +22,15 @@ def forget_the_caller() -> None:
         os.environ.pop(name, None)
 
 
-def git(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
-    """Run git in `folder`, whatever its status. Raises `click.ClickException` with one line without git."""
+def git(folder: Path, *arguments: str, index: Path | None = None) -> "subprocess.CompletedProcess[bytes]":
+    """Run git in `folder`, whatever its status, with an index of its own if one is given.
+
+    Raises `click.ClickException` with one line without git.
+    """
     command = ["git", "-C", str(folder), *PLAIN_LOG, *arguments]
+    environment = os.environ | ({"GIT_INDEX_FILE": str(index)} if index else {})
     try:
-        return subprocess.run(command, capture_output=True, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, check=False)
     except FileNotFoundError:
         raise click.ClickException("git is not installed; this command reads commits, so it needs git") from None
 

@@ -97,7 +97,7 @@ def command(
             raise click.UsageError(
                 "--dry-run was given with --json, --markdown, --keep or --every-row; allowed: it only prints"
             )
-        _print_reach(*checkouts.resolve_arms(base, head, environments), judging.selected(chosen, pattern, gpus))
+        _print_reach(checkouts.resolve_arms(base, head, environments), judging.selected(chosen, pattern, gpus))
         return
     click.echo("Reading the commits, this machine and its rows: a few seconds", err=True)
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
@@ -107,14 +107,17 @@ def command(
         kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep else []
         judging.refuse_unwritable_files(json_file, markdown, *kept)
         evidence = judging.selected(chosen, pattern, gpus)
-        report = compare(
-            checkouts.resolve_arms(base, head, environments),
-            evidence,
-            budget_s=60 * budget,
-            tests=tests,
-            every_row=every_row,
-            command=judging.command_without_files(),
-        )
+        arms = checkouts.resolve_arms(base, head, environments)
+        with checkouts.exported(*arms) as places:
+            report = compare(
+                arms,
+                places,
+                evidence,
+                budget_s=60 * budget,
+                tests=tests,
+                every_row=every_row,
+                command=judging.command_without_files(),
+            )
     files = {}
     if json_file:
         files[json_file] = reports.to_json(report, evidence)
@@ -125,8 +128,10 @@ def command(
     judging.end(text(report), files, report.exit_status, kept=list(files)[-1] if keep else None)
 
 
-def _print_reach(base: Arm, head: Arm, evidence: list[Evidence]) -> None:
-    if not (change := change_between(base, head)):
+def _print_reach(arms: tuple[Arm, Arm], evidence: list[Evidence]) -> None:
+    with checkouts.exported(*arms) as places:
+        change = change_between(*arms, places)
+    if not change:
         raise click.UsageError("--dry-run was given with one commit; allowed: with two that differ")
     measured, out_of_reach = in_reach(evidence, change)
     if out_of_reach.why_none:

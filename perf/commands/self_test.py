@@ -48,4 +48,5 @@ def command(
         refuse_unwritable(place("self-test", datetime.datetime.now(datetime.UTC)))
         cases = planting([percent / 100 for percent in plant])
         arm = checkouts.resolve(commit)
-        prove(arm, lambda: judging.selected(chosen, pattern, gpus), cases, budget_s=60 * budget)
+        with checkouts.exported(arm, arm) as places:
+            prove(arm, places, lambda: judging.selected(chosen, pattern, gpus), cases, budget_s=60 * budget)

@@ -1,15 +1,16 @@
 """Resolve the two arms of a gate and check out each one's package into a folder of its own."""
 
+import contextlib
 import dataclasses
-import io
 import os
 import shutil
 import subprocess
-import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from perf.files import scratch_folder
 from perf.gate.evidence import Arm
 from perf.git import git as run_git
 from perf.git import output
@@ -19,6 +20,8 @@ from perf.workloads import PACKAGE
 
 WORKING_TREE = "working tree"
 _SUBMODULE = "160000 "  # mode
+_ELSEWHERE = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.sparseCheckout=false")
+"""Options of git for another folder than the user's checkout, whose settings these are."""
 
 
 def resolve_arms(base: str | None, head: str | None, environments: tuple[Path, Path] | None) -> tuple[Arm, Arm]:
@@ -67,10 +70,20 @@ def changed_paths(base: Arm, head: Arm) -> tuple[str, ...]:
     return tuple(sorted(filter(None, paths)))
 
 
-def export(arm: Arm, folder: Path, package: str = PACKAGE) -> None:
-    """Copy a package of the arm's into `folder`; copy nothing if the commit lacks it.
+@contextlib.contextmanager
+def exported(base: Arm, head: Arm) -> Iterator[tuple[Path, Path]]:
+    """Yield a folder with the package of each arm, as `export` fills it, until the end of the block."""
+    with scratch_folder("perf-gate-") as folder:
+        places = folder / "base", folder / "head"
+        for arm, place in zip((base, head), places, strict=True):
+            export(arm, place)
+        yield places
 
-    The working tree is copied too, so edits during the run are not measured; files that git ignores are not. Raises
+
+def export(arm: Arm, folder: Path, package: str = PACKAGE) -> None:
+    """Put what a checkout of the arm has of a package into `folder`; nothing if the commit lacks it.
+
+    The working tree is copied, so edits during the run are not measured; files that git ignores are left out. Raises
     `click.ClickException` for a submodule, whose files no arm would have.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,19 +100,12 @@ def export(arm: Arm, folder: Path, package: str = PACKAGE) -> None:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(source, folder / name)
         return
-    if not entries:
-        return
-    archive = git("archive", arm.commit, package)
-    try:
-        if archive.returncode != 0:
-            raise tarfile.TarError(archive.stderr.decode(errors="replace").strip())
-        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-            safe = tar.extraction_filter = getattr(tarfile, "data_filter", None)
-            if safe is None and any(member.issym() for member in tar):
-                raise tarfile.TarError("it has links, which Python does not check before 3.11.4")
-            tar.extractall(folder)
-    except tarfile.TarError as error:
-        raise click.ClickException(f"{arm.commit[:8]} cannot be measured: {error}") from None
+    index = folder.with_name(f"{folder.name}.index")  # the repository's own stays as it is
+    for command in (("read-tree", arm.commit), ("checkout", "--", package)) if entries else ():
+        done = run_git(ROOT, *_ELSEWHERE, f"--work-tree={folder}", *command, index=index)
+        if done.returncode != 0:
+            reason = done.stderr.decode(errors="replace").strip().splitlines() or ["?"]
+            raise click.ClickException(f"{arm.commit[:8]} cannot be measured: {reason[-1]}")
 
 
 def clone(arm: Arm, folder: Path) -> Path:

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from perf import units
-from perf.files import scratch_folder
-from perf.gate import acceptance, checkouts
+from perf.gate import acceptance
 from perf.gate.correctness import NO_CODE, SKIPPED, run_tests
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.measuring import VISITS, Measuring
@@ -24,9 +23,16 @@ from perf.harness.progress import TerminalBar
 
 
 def compare(
-    arms: tuple[Arm, Arm], evidence: list[Evidence], *, budget_s: float, tests: bool, every_row: bool, command: str
+    arms: tuple[Arm, Arm],
+    places: tuple[Path, Path],
+    evidence: list[Evidence],
+    *,
+    budget_s: float,
+    tests: bool,
+    every_row: bool,
+    command: str,
 ) -> Report:
-    """Test, measure and judge; `command` is the command line that repeats it.
+    """Test, measure and judge arms that are in these folders; `command` is the command line that repeats it.
 
     Rows that the change cannot reach are left out unless `every_row`.
     """
@@ -34,7 +40,7 @@ def compare(
     base, head = arms
     accepted = acceptance.between(base, head)
     unreached, tested = Unreached(), None if tests else SKIPPED
-    if not every_row and (change := change_between(base, head)):
+    if not every_row and (change := change_between(base, head, places)):
         evidence, unreached = in_reach(evidence, change)
         tested = tested or (None if change.is_of_code else NO_CODE)
     if any(row.case.device == "cuda" for row in evidence):
@@ -48,7 +54,7 @@ def compare(
     run, judgement = None, Judgement((), "")
     if tested.passed and evidence:
         draw(evidence, f"{base.commit} {head.commit}")
-        run = measure(arms, evidence, budget_s=budget_s, is_open=open_rows)
+        run = measure(arms, places, evidence, budget_s=budget_s, is_open=open_rows)
         judgement = acceptance.applied(judge(evidence), accepted)
     greeting = run.greeting if run else {}
     return Report(
@@ -68,31 +74,23 @@ def compare(
         differences=_differences(evidence),
         visits=visits(evidence),
         unreached=unreached,
-        removed=removed_rows(base, head),
+        removed=removed_rows(arms, places),
     )
 
 
 def measure(
     arms: tuple[Arm, Arm],
+    places: tuple[Path, Path],
     evidence: list[Evidence],
     *,
     budget_s: float,
     is_open: Callable[[Sequence[Evidence]], Sequence[Evidence]],
     injection: Injection | None = None,
-    plant: Callable[[Path], None] | None = None,
 ) -> Measuring:
-    """Fill the evidence with both arms alternating, until no row `is_open` or the budget has ended.
-
-    `plant` edits head's checkout before it is measured.
-    """
+    """Fill the evidence with both arms alternating, until no row `is_open` or the budget has ended."""
     for row in evidence:
         row.planted = injection is not None and not row.is_control
-    with scratch_folder("perf-gate-") as folder, TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
-        places = folder / "base", folder / "head"
-        for arm, place in zip(arms, places, strict=True):
-            checkouts.export(arm, place)
-        if plant:
-            plant(places[1])
+    with TerminalBar(VISITS * LOOKS[0] * len(evidence)) as bar:
         run = Measuring(
             evidence,
             places,

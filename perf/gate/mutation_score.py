@@ -10,13 +10,14 @@ from typing import Any
 import click
 
 from perf.files import write_measured
+from perf.gate import checkouts
 from perf.gate.compare import measure
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge, open_rows
 from perf.gate.mutations import LIST, VERSION, Mutation, scores_by_kind
 from perf.gate.report import own_test, place
 from perf.gate.rows import rows
-from perf.gate.unreached import change_between, in_reach
+from perf.gate.unreached import Change, in_reach
 from perf.gate.verdicts import Judgement, Verdict
 from perf.harness.reach import ReachMap
 from perf.tables import text_table
@@ -78,25 +79,24 @@ def score(arm: Arm, chosen: Sequence[Mutation], *, budget_s: float) -> bool:
     return path is not None
 
 
-def is_spared(arm: Arm, mutation: Mutation, evidence: Sequence[Evidence], known: ReachMap | None = None) -> bool:
-    """Return whether a gate would leave the mutation's rows out, by this machine's map or `known`: then it escapes."""
-    change = change_between(arm, arm, mutation.plant)
-    assert change is not None
+def is_spared(change: Change, evidence: Sequence[Evidence], known: ReachMap | None = None) -> bool:
+    """Return whether a gate would leave a mutation's rows out, by this machine's map or `known`: then it escapes."""
     _, out_of_reach = in_reach(evidence, change, known)
     spared = {*out_of_reach.skipped, *out_of_reach.sampled}
     return all(row.is_control or row.case.key in spared for row in evidence)
 
 
 def _attempt(arm: Arm, mutation: Mutation, evidence: list[Evidence], budget_s: float) -> tuple[Attempt, dict[str, Any]]:
-    if is_spared(arm, mutation, evidence):
-        return Attempt(mutation, "SAME", None, "not measured: the map says that its row cannot be reached", 0.0), {}
-
     def still_open(rows: Sequence[Evidence]) -> Sequence[Evidence]:
         verdict = verdict_of(mutation, judge(evidence))
         return [] if verdict and verdict.word == mutation.wanted else open_rows(rows)
 
     begin = time.monotonic()
-    run = measure((arm, arm), evidence, budget_s=budget_s, is_open=still_open, plant=mutation.plant)
+    with checkouts.exported(arm, arm) as places:
+        mutation.plant(places[1])
+        if is_spared(Change.between(arm, arm, places), evidence):
+            return Attempt(mutation, "SAME", None, "not measured: the map says that its row cannot be reached", 0.0), {}
+        run = measure((arm, arm), places, evidence, budget_s=budget_s, is_open=still_open)
     judgement = judge(evidence)
     verdict = verdict_of(mutation, judgement)
     reason = verdict.reason if verdict else "neither arm ran here"

@@ -6,29 +6,26 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from perf.files import scratch_folder
 from perf.gate import checkouts
 from perf.gate.evidence import Arm
-from perf.harness.working_tree import ROOT
 
 SUITE = "perf"
 
 
-def removed_rows(base: Arm, head: Arm) -> tuple[str, ...]:
-    """Return the keys of the rows that base's suite lists and head's does not; none if either cannot list its rows."""
-    if not any(path.startswith(f"{SUITE}/") for path in checkouts.changed_paths(base, head)):
+def removed_rows(arms: tuple[Arm, Arm], places: tuple[Path, Path]) -> tuple[str, ...]:
+    """Return the keys of the rows that base's suite lists and head's does not; none if either cannot list its rows.
+
+    The suites are put beside the packages in `places`.
+    """
+    if not any(path.startswith(f"{SUITE}/") for path in checkouts.changed_paths(*arms)):
         return ()
-    with scratch_folder("perf-gate-suites-") as folder, ThreadPoolExecutor(2) as threads:
-        before, after = threads.map(_listed, (base, head), (folder / "base", folder / "head"))
+    with ThreadPoolExecutor(2) as threads:
+        before, after = threads.map(_listed, arms, places)
     return tuple(sorted(before - after)) if after else ()
 
 
-def _listed(arm: Arm, folder: Path) -> set[str]:
-    place = ROOT
-    if arm.commit != checkouts.WORKING_TREE:
-        checkouts.export(arm, folder)
-        checkouts.export(arm, folder, SUITE)
-        place = folder
+def _listed(arm: Arm, place: Path) -> set[str]:
+    checkouts.export(arm, place, SUITE)
     command = [sys.executable, "-m", "perf", "case", "--list"]
     environment = os.environ | {"PYTHONPATH": str(place)}
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)

@@ -74,8 +74,15 @@ class SelfTestResult:
         }
 
 
-def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[SelfTestCase], *, budget_s: float) -> None:
-    """Measure `arm` against itself, once as it is and once per planted change, and print a table.
+def prove(
+    arm: Arm,
+    places: tuple[Path, Path],
+    rows: Callable[[], list[Evidence]],
+    planting: Sequence[SelfTestCase],
+    *,
+    budget_s: float,
+) -> None:
+    """Measure `arm`, which is in both folders, against itself, as it is and per planted change, and print a table.
 
     Every row of a run carries the planted change, which saves time, but each is judged as the only changed row of its
     report, beside the other rows' identical code. The record is rewritten after each run.
@@ -92,6 +99,7 @@ def prove(arm: Arm, rows: Callable[[], list[Evidence]], planting: Sequence[SelfT
         alone = OneAtATime(identical) if case.injection else None
         run = measure(
             (arm, arm),
+            places,
             evidence,
             budget_s=budget_s,
             injection=case.injection,

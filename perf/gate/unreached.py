@@ -2,14 +2,13 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import click
 
-from perf.files import scratch_folder
 from perf.gate import checkouts
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.verdicts import Unreached
@@ -43,6 +42,12 @@ class Change:
     base: Sources
     head: Sources
 
+    @classmethod
+    def between(cls, base: Arm, head: Arm, places: tuple[Path, Path]) -> "Change":
+        """Read the packages that two arms have in these folders, with edits of commits there."""
+        before, after = (Sources(place / PACKAGE) for place in places)
+        return cls(f"{base.commit} {head.commit}", checkouts.changed_paths(base, head), before, after)
+
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Paths of which nobody can say what they change: the build's settings, for example."""
@@ -63,20 +68,14 @@ class Change:
         return tuple(path for path in self.paths if not re.match(pattern, path))
 
 
-def change_between(base: Arm, head: Arm, plant: Callable[[Path], None] | None = None) -> Change | None:
-    """Compare two commits, the second with what `plant` edits in its copy.
+def change_between(base: Arm, head: Arm, places: tuple[Path, Path]) -> Change | None:
+    """Compare the packages that two arms have in these folders.
 
-    None for two environments, and for a commit against itself without an edit, which measures the machine.
+    None for two environments, and for a commit against itself, which measures the machine.
     """
-    if base.python or head.python or (base.commit == head.commit and plant is None):
+    if base.python or head.python or base.commit == head.commit:
         return None
-    with scratch_folder("perf-gate-sources-") as folder:
-        for name, arm in (("base", base), ("head", head)):
-            checkouts.export(arm, folder / name)
-        if plant:
-            plant(folder / "head")
-        sources = [Sources(folder / name / PACKAGE) for name in ("base", "head")]
-    return Change(f"{base.commit} {head.commit}", checkouts.changed_paths(base, head), *sources)
+    return Change.between(base, head, places)
 
 
 def in_reach(

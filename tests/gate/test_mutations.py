@@ -9,11 +9,12 @@ import click
 import pytest
 
 from perf.gate import mutation_score, report
-from perf.gate.checkouts import working_tree
+from perf.gate.checkouts import exported, working_tree
 from perf.gate.evidence import Arm
 from perf.gate.judge import judge
 from perf.gate.mutation_score import Attempt, is_spared, selected_rows, table, verdict_of
 from perf.gate.mutations import Mutation, mutations, scores_by_kind
+from perf.gate.unreached import Change
 from perf.harness.reach import ReachMap
 from perf.harness.sources import Sources
 from tests.gate.made_evidence import evidence, rows
@@ -72,10 +73,13 @@ def test_a_mutation_whose_row_the_map_leaves_out_escapes(monkeypatch: pytest.Mon
     of_today = working_tree()
     sources = Sources(ROOT / "cs336_systems")
     row, known = evidence("row"), ReachMap([], {})
-    assert not is_spared(of_today, slower, [row], known), "a map that lacks a row spares none"
+    with exported(of_today, of_today) as places:
+        slower.plant(places[1])
+        change = Change.between(of_today, of_today, places)
+    assert not is_spared(change, [row], known), "a map that lacks a row spares none"
     for needs, spared in (["cross_entropy_kernel:"], True), (["attention.hopper_tables:"], False):
         known.entries = {row.case.key: [sources.digests(needs)]}
-        assert is_spared(of_today, slower, [row], known) == spared
+        assert is_spared(change, [row], known) == spared
     monkeypatch.setattr(mutation_score, "is_spared", lambda *of: True)
     attempt, _ = mutation_score._attempt(of_today, slower, [row], 1.0)
     assert not attempt.is_found

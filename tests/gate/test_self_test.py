@@ -64,12 +64,12 @@ def test_parts_are_kept_as_they_end_and_one_that_no_row_shows_is_left_out(
     monkeypatch.setattr(report, "RECORDS", tmp_path)
     kept = []
 
-    def measured(arms: Any, evidence: list[Evidence], **settings: Any) -> Any:
+    def measured(arms: Any, places: Any, evidence: list[Evidence], **settings: Any) -> Any:
         kept.append([len(json.loads(path.read_text())["parts"]) for path in tmp_path.glob("*/self-test/*.json")])
         return SimpleNamespace(greeting={}, processes=3)
 
     monkeypatch.setattr(self_test, "measure", measured)
-    self_test.prove(Arm("a" * 40, "A commit"), lambda: [replace(ROW)], PLANTED, budget_s=1.0)
+    self_test.prove(Arm("a" * 40, ""), (tmp_path, tmp_path), lambda: [replace(ROW)], PLANTED, budget_s=1.0)
     assert kept == [[], [1], [2], [3], [4], [5]], "one file, a part more after each"
 
 

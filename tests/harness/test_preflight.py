@@ -96,7 +96,7 @@ def test_who_started_this_process_is_no_trouble(driver: Any) -> None:
     assert preflight.busy_or_broken_gpus() == []
 
 
-def test_a_gate_refuses_before_it_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gate_refuses_before_it_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[tuple[str, ...]] = []
 
     def answer(command: list[str], **_: Any) -> Any:
@@ -108,7 +108,7 @@ def test_a_gate_refuses_before_it_tests(monkeypatch: pytest.MonkeyPatch) -> None
     arm = Arm("a" * 40, "A commit")
     on_gpu = Evidence(dataclasses.replace(CASE, device="cuda"), (0.1, 0.0), False)
     with pytest.raises(click.ClickException, match="process 7"):
-        compare.compare((arm, arm), [on_gpu], budget_s=1, tests=True, every_row=True, command="")
+        compare.compare((arm, arm), (tmp_path, tmp_path), [on_gpu], budget_s=1, tests=True, every_row=True, command="")
     assert answers == [("-m", "perf.harness.preflight")], "and no test"
 
 

@@ -38,16 +38,17 @@ def run(arms: tuple[Arm, Arm], cases: Sequence[Case], targets: Sequence[str], co
     begin = time.monotonic()
     found: dict[str, Comparison] = {}
     compiled = 0
-    change = change_between(*arms)
-    if change and not (change.uncovered or change.is_of_definitions):
-        click.echo("No definition of the package differs", err=True)
-        nothing = Comparison((), tuple(case.key for case in cases), {}, {}, {}, ())
-        return Report(*arms, dict.fromkeys(targets, nothing), 0, version("triton"), _seconds_since(begin), command)
     jobs = max(1, (os.cpu_count() or 2) // len(arms))
-    with scratch_folder("perf-machine-code-") as folder, ThreadPoolExecutor(len(arms)) as threads:
-        places = folder / "base", folder / "head"
-        for arm, place in zip(arms, places, strict=True):
-            checkouts.export(arm, place)
+    with (
+        checkouts.exported(*arms) as places,
+        scratch_folder("perf-machine-code-") as folder,
+        ThreadPoolExecutor(len(arms)) as threads,
+    ):
+        change = change_between(*arms, places)
+        if change and not (change.uncovered or change.is_of_definitions):
+            click.echo("No definition of the package differs", err=True)
+            nothing = Comparison((), tuple(case.key for case in cases), {}, {}, {}, ())
+            found, targets = dict.fromkeys(targets, nothing), ()
         for target in targets:
             with _planner(places[0], target, folder) as base, _planner(places[1], target, folder) as head:
                 planners = base, head
