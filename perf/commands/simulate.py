@@ -2,7 +2,7 @@
 
 import click
 
-from perf.gate.simulated_rates import tables
+from perf.gate import simulated_rates
 from perf.harness.progress import TerminalBar
 from perf.tables import text_table
 
@@ -15,7 +15,8 @@ def command() -> None:
     rule and a plain t-test.
     """
     click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
-    with TerminalBar(0, "line", "simulating") as bar:
-        simulated = tables(step=lambda done, total, text: bar.reach(done, text, total))
-    for title, lines in simulated:
-        click.echo(f"\n{title}\n{text_table(lines)}")
+    noises = simulated_rates.recorded()
+    with TerminalBar(simulated_rates.lines(noises), "line", "simulating") as bar:
+        tables = simulated_rates.tables(noises, bar.step)
+    for title, rows in tables:
+        click.echo(f"\n{title}\n{text_table(rows)}")

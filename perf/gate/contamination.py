@@ -10,6 +10,7 @@ from perf.gate.evidence import DEVICE_CLOCKS, Evidence
 from perf.gate.inference import ChangeEstimate
 from perf.gate.timed_rows import TimedRow, estimate, has_times, percent, why_no_times
 from perf.gate.variance import Floats
+from perf.gate.verdicts import LOOKS
 
 MIN_BUSY = 0.8
 """Minimum share of an event-timed call that kernels must fill; below it the host contributes to the time."""
@@ -21,7 +22,7 @@ TOO_RARE = 0.001
 """Probability of the number of moved rows below which chance is ruled out."""
 
 
-def contamination(rows: Sequence[TimedRow], looks: int) -> str:
+def contamination(rows: Sequence[TimedRow]) -> str:
     """Describe controls and rows of unchanged machine code that moved between the arms; "" if they held."""
     if not rows:
         return ""
@@ -29,9 +30,9 @@ def contamination(rows: Sequence[TimedRow], looks: int) -> str:
     is_control = np.array([row.evidence.is_control for row in rows], dtype=bool)
     controls = [row for row in rows if row.evidence.is_control]
     signs = (
-        _moved(controls, changes.of(is_control), floors[is_control], looks),
-        _moved_together(changes.of(is_control), floors[is_control], looks),
-        _same_code_moved(rows, changes, floors, looks),
+        _moved(controls, changes.of(is_control), floors[is_control]),
+        _moved_together(changes.of(is_control), floors[is_control]),
+        _same_code_moved(rows, changes, floors),
     )
     return "; ".join(filter(None, signs))
 
@@ -55,9 +56,9 @@ def _some(keys: Sequence[str], most: int = 2) -> str:
     return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")
 
 
-def _moved(controls: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats, looks: int) -> str:
+def _moved(controls: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats) -> str:
     """Describe controls beyond their floor, by intervals that jointly hold with 95 % (Bonferroni)."""
-    low, high = inference.interval(changes, looks, level=1 - 0.05 / max(len(controls), 1))
+    low, high = inference.interval(changes, level=1 - 0.05 / max(len(controls), 1))
     return "; ".join(
         f"{row.evidence.case.key} moved by {percent(changes.change[i])} ({percent(low[i])} to {percent(high[i])}), "
         f"where {100 * np.expm1(floors[i]):.1f} % is negligible"
@@ -66,20 +67,20 @@ def _moved(controls: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats
     )
 
 
-def _moved_together(changes: ChangeEstimate, floors: Floats, looks: int) -> str:
+def _moved_together(changes: ChangeEstimate, floors: Floats) -> str:
     """Describe a mean of all controls, in units of their floors, beyond 0.5 by a 95 % interval."""
     known = np.isfinite(changes.se)
     if known.sum() < 2:
         return ""
     shift = (changes.change / floors)[known].mean()
     error = np.sqrt(((np.maximum(changes.se, changes.own_se) / floors)[known] ** 2).sum()) / known.sum()
-    half_width = error * stats.t.isf(0.025 / looks, changes.own_dof[known].sum())
+    half_width = error * stats.t.isf(0.025 / len(LOOKS), changes.own_dof[known].sum())
     if abs(shift) - half_width <= 0.5:
         return ""
     return f"the {known.sum()} controls moved together, by {shift:+.1f} (± {half_width:.1f}) times what is negligible"
 
 
-def _same_code_moved(rows: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats, looks: int) -> str:
+def _same_code_moved(rows: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats) -> str:
     """Describe more moved rows of unchanged machine code than chance allows.
 
     Chance moves 1 % of them in each direction at most. Their number is binomial, and too large below 0.1 %.
@@ -87,7 +88,7 @@ def _same_code_moved(rows: Sequence[TimedRow], changes: ChangeEstimate, floors: 
     unchanged = [i for i, row in enumerate(rows) if not row.evidence.is_control and _has_fixed_time(row)]
     if not unchanged:
         return ""
-    p = looks * np.minimum(inference.p_slower(changes, floors), inference.p_faster(changes, floors))
+    p = len(LOOKS) * np.minimum(inference.p_slower(changes, floors), inference.p_faster(changes, floors))
     moved = [i for i in unchanged if p[i] <= RARE]
     if not moved or stats.binomtest(len(moved), len(unchanged), 2 * RARE, alternative="greater").pvalue > TOO_RARE:
         return ""

@@ -7,7 +7,7 @@ import numpy as np
 
 from perf.gate import inference
 from perf.gate.timed_rows import TimedRow, estimate
-from perf.gate.verdicts import Word
+from perf.gate.verdicts import LOOKS, Word
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,13 @@ class RowDecision:
     was_same: bool
     """Whether an earlier look gave SAME and the row was measured on because it had been drawn."""
 
-    def needs_more(self, looks: Sequence[int]) -> bool:
+    @property
+    def needs_more(self) -> bool:
         """Whether another process may change the word."""
         taken = len(self.row.changes)
-        if taken >= looks[-1] or self.word != "AMBIGUOUS":
-            return taken < looks[-1] and self.row.evidence.is_drawn
-        return self.is_suspect or len(looks) < 2 or taken < looks[-2]
+        if taken >= LOOKS[-1] or self.word != "AMBIGUOUS":
+            return taken < LOOKS[-1] and self.row.evidence.is_drawn
+        return self.is_suspect or taken < LOOKS[-2]
 
     @property
     def urgency(self) -> tuple[bool, bool, float]:
@@ -38,19 +39,19 @@ class RowDecision:
         return not self.is_suspect, change <= 0, -abs(change)
 
 
-def decide_rows(rows: Sequence[TimedRow], looks: Sequence[int]) -> list[RowDecision]:
+def decide_rows(rows: Sequence[TimedRow]) -> list[RowDecision]:
     """Decide all rows but the controls, which only lend their scatter to the prior."""
     decided: dict[int, RowDecision] = {}
     judged = [row for row in rows if not row.evidence.is_control]
     is_judged = np.array([not row.evidence.is_control for row in rows], dtype=bool)
     floors = np.array([row.floor for row in judged])
     taken = np.array([len(row.changes) for row in judged])
-    for look in looks if judged else ():
-        is_last = look == looks[-1]
+    for look in LOOKS if judged else ():
+        is_last = look == LOOKS[-1]
         changes = estimate(rows, None if is_last else look).of(is_judged)
-        decision = inference.decide(changes, floors, len(looks))
-        low, high = inference.interval(changes, len(looks))
-        later = inference.at_last_look(changes, np.minimum(taken, look), looks[-1])
+        decision = inference.decide(changes, floors)
+        low, high = inference.interval(changes)
+        later = inference.at_last_look(changes, np.minimum(taken, look))
         detectable = inference.min_detectable(later, floors)
         for i, row in enumerate(judged):
             was_same = i in decided and decided[i].word != "AMBIGUOUS"

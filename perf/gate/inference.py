@@ -147,17 +147,15 @@ class Decision:
     """Rows that are likely enough to be slower or faster to get more processes."""
 
 
-def decide(
-    rows: ChangeEstimate, floor: npt.ArrayLike, looks: int, q: float = FALSE_DISCOVERIES, level: float = 0.95
-) -> Decision:
+def decide(rows: ChangeEstimate, floor: npt.ArrayLike, looks: int = len(LOOKS)) -> Decision:
     """Decide which rows of a report (last axis) are slower, faster or the same, at one of `looks` looks."""
     floor, count = np.broadcast_to(floor, rows.change.shape), rows.change.shape[-1]
     slower, faster = p_slower(rows, floor), p_faster(rows, floor)
     discovered = [
-        stats.false_discovery_control(np.minimum(p, 1.0), axis=-1, method="bh") <= q if count else p > 1
+        stats.false_discovery_control(np.minimum(p, 1.0), axis=-1, method="bh") <= FALSE_DISCOVERIES if count else p > 1
         for p in (slower, faster)
     ]
-    ends_inside = 1 - (1 - level) / 2 / looks  # the two one-sided tests of Schuirmann 1987
+    ends_inside = 1 - 0.05 / 2 / looks  # the two one-sided tests of Schuirmann 1987
     return Decision(
         slower=discovered[0],
         faster=discovered[1],
@@ -166,26 +164,25 @@ def decide(
     )
 
 
-def interval(rows: ChangeEstimate, looks: int, level: float = 0.95) -> tuple[Floats, Floats]:
+def interval(rows: ChangeEstimate, looks: int = len(LOOKS), level: float = 0.95) -> tuple[Floats, Floats]:
     """Return the confidence interval of the change, valid at whichever look measuring stopped."""
     half_width = rows.quantile((1 - level) / 2 / looks)
     return rows.change - half_width, rows.change + half_width
 
 
-def min_detectable(
-    rows: ChangeEstimate, floor: npt.ArrayLike, q: float = FALSE_DISCOVERIES, power: float = 0.95
-) -> Floats:
-    """Return the minimum slow-down, as a log ratio, that is reported as SLOWER with probability `power`.
+def min_detectable(rows: ChangeEstimate, floor: npt.ArrayLike) -> Floats:
+    """Return the minimum slow-down, as a log ratio, that is reported as SLOWER with a probability of 95 %.
 
     Assumes rows measured like these and a single discovery in the report: the floor, plus the error that the decision
     allows for, plus the error that may hide the change.
     """
-    threshold = q / max(rows.change.shape[-1], 1)
-    return np.asarray(floor) + rows.quantile(threshold) + rows.quantile(1 - power)
+    threshold = FALSE_DISCOVERIES / max(rows.change.shape[-1], 1)
+    return np.asarray(floor) + rows.quantile(threshold) + rows.quantile(0.05)
 
 
-def at_last_look(rows: ChangeEstimate, processes: npt.ArrayLike, last: int = LOOKS[-1]) -> ChangeEstimate:
+def at_last_look(rows: ChangeEstimate, processes: npt.ArrayLike) -> ChangeEstimate:
     """Extrapolate the error of rows measured in `processes` processes to the last look, for unchanged scatter."""
+    last = LOOKS[-1]
     share = np.sqrt(np.asarray(processes, dtype=float) / last)
     return ChangeEstimate(
         change=rows.change,

@@ -12,28 +12,28 @@ from perf.harness.case import ARMS
 from perf.workloads import NOT_INSTALLED
 
 
-def judge(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> Judgement:
+def judge(evidence: Sequence[Evidence]) -> Judgement:
     """Judge time and peak memory of every case. Controls get no verdict; if they moved, they invalidate all times.
 
     SAME stands from the first look that allows it, except for rows drawn to be measured on; SLOWER and FASTER come
     from the last look alone. `change` and its interval belong to the look that gave the word.
     """
     rows = timed_rows(evidence)
-    decisions = {id(decision.row.evidence): decision for decision in decide_rows(rows, looks)}
+    decisions = {id(decision.row.evidence): decision for decision in decide_rows(rows)}
     verdicts: list[Verdict] = []
     for case in evidence:
         if not case.is_control:
-            verdicts += _verdicts(case, decisions.get(id(case)), looks)
-    cut_short = sum(decision.word == "AMBIGUOUS" and decision.needs_more(looks) for decision in decisions.values())
-    return Judgement(tuple(verdicts), contamination(rows, len(looks)), missing_controls(evidence), cut_short)
+            verdicts += _verdicts(case, decisions.get(id(case)))
+    cut_short = sum(decision.word == "AMBIGUOUS" and decision.needs_more for decision in decisions.values())
+    return Judgement(tuple(verdicts), contamination(rows), missing_controls(evidence), cut_short)
 
 
-def open_rows(evidence: Sequence[Evidence], looks: Sequence[int] = LOOKS) -> list[Evidence]:
+def open_rows(evidence: Sequence[Evidence]) -> list[Evidence]:
     """Return the cases that another process may decide, most urgent first, followed by the controls if there are any.
 
     Before the last look these are suspects, which may be slower or faster, and drawn rows.
     """
-    undecided = [decision for decision in decide_rows(timed_rows(evidence), looks) if decision.needs_more(looks)]
+    undecided = [decision for decision in decide_rows(timed_rows(evidence)) if decision.needs_more]
     undecided.sort(key=lambda decision: decision.urgency)
     controls = [case for case in evidence if case.is_control and undecided]
     return [decision.row.evidence for decision in undecided] + controls
@@ -49,7 +49,7 @@ def visits(evidence: Sequence[Evidence]) -> Visits:
     }
 
 
-def _verdicts(case: Evidence, decision: RowDecision | None, looks: Sequence[int]) -> list[Verdict]:
+def _verdicts(case: Evidence, decision: RowDecision | None) -> list[Verdict]:
     """Judge one case; no verdict if it fails in both arms."""
     if set(case.outcomes) != set(ARMS):
         return [_without_number(case, "AMBIGUOUS", why_no_times(case))]
@@ -64,9 +64,7 @@ def _verdicts(case: Evidence, decision: RowDecision | None, looks: Sequence[int]
         return []
     verdicts = []
     if case.case.timed:
-        verdicts.append(
-            _time(case, decision, looks) if decision else _without_number(case, "AMBIGUOUS", why_no_times(case))
-        )
+        verdicts.append(_time(case, decision) if decision else _without_number(case, "AMBIGUOUS", why_no_times(case)))
     if base.peak_bytes is not None and head.peak_bytes is not None:
         verdicts.append(_peak_memory(case))
     return verdicts
@@ -77,7 +75,7 @@ def _without_number(case: Evidence, word: Word, reason: str) -> Verdict:
     return Verdict(case.case.key, quantity, word, None, None, None, None, None, None, False, reason)
 
 
-def _time(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> Verdict:
+def _time(case: Evidence, decision: RowDecision) -> Verdict:
     row = decision.row
     return Verdict(
         key=case.case.key,
@@ -90,13 +88,13 @@ def _time(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> Verdic
         high=decision.high,
         min_detectable=decision.min_detectable,
         same_code=case.same_code,
-        reason="; ".join(filter(None, [row.note, *_reasons(case, decision, looks)])),
+        reason="; ".join(filter(None, [row.note, *_reasons(case, decision)])),
         negligible=row.shown(row.floor),
         was_same=decision.was_same,
     )
 
 
-def _reasons(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> list[str]:
+def _reasons(case: Evidence, decision: RowDecision) -> list[str]:
     """Explain a change, or a row that is undecided."""
     row, change, processes = decision.row, decision.change or 0.0, len(decision.row.changes)
     if decision.word in ("SLOWER", "FASTER"):
@@ -107,9 +105,9 @@ def _reasons(case: Evidence, decision: RowDecision, looks: Sequence[int]) -> lis
         return ["measured in 1 process; a confidence interval needs 2"]
     if decision.low is None:
         return [f"its visits scatter so much that the ratio may exceed {MAX_RATIO:g} either way"]
-    if decision.word == "AMBIGUOUS" and decision.is_suspect and processes < looks[-1]:
+    if decision.word == "AMBIGUOUS" and decision.is_suspect and processes < LOOKS[-1]:
         direction = "slower" if change > 0 else "faster"
-        return [f"{direction} in {processes} processes; {looks[-1]} are needed, and the budget ended before"]
+        return [f"{direction} in {processes} processes; {LOOKS[-1]} are needed, and the budget ended before"]
     return []
 
 

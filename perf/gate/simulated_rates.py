@@ -1,6 +1,5 @@
 """Tabulate the simulated error and detection rates of the gate beside those of other rules."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -26,29 +25,30 @@ MAX_KINDS = 12
 SLOW_DOWNS = (0.005, 0.01, 0.02, 0.05)
 
 
-Step = Callable[[int, int, str], None]
-"""Is called after each line of a table: the number of those that are done, of all, and what it was."""
+Step = Callable[[int, str], None]
+"""Is called with 1 and its name after each line of a table."""
 
 
-def tables(
-    reports: int = REPORTS, visits: int = VISITS, seed: int = 0, step: Step = lambda done, total, text: None
-) -> list[Table]:
+def recorded() -> list[tuple[str, Noise]]:
+    """Return what reports are drawn from, by name."""
+    noises = [("noise study", recorded_noise.noise_study()), ("another day", recorded_noise.another_day())]
+    on_file = recorded_noise.on_file()
+    return [*noises, ("all on file", on_file)] if on_file else noises
+
+
+def lines(noises: list[tuple[str, Noise]]) -> int:
+    """Return the number of lines of the tables that have to be simulated."""
+    return len(noises) * (len(SLOW_DOWNS) + len(STRUCTURES) + 1) + len(OTHERS) * len(OTHER_ROWS)
+
+
+def tables(noises: list[tuple[str, Noise]], step: Step, reports: int = REPORTS, visits: int = VISITS) -> list[Table]:
     """Simulate all tables in about five minutes: `reports` of 200 rows per line, `visits` per process."""
     fewer = max(reports // 5, 1)
-    noises = [("noise study", recorded_noise.noise_study()), ("another day", recorded_noise.another_day())]
-    if on_file := recorded_noise.on_file():
-        noises.append(("all on file", on_file))
-    total = len(noises) * (len(SLOW_DOWNS) + len(STRUCTURES) + 1) + len(OTHERS) * len(OTHER_ROWS)
-    count = itertools.count(1)
-
-    def done(text: str) -> None:
-        step(next(count), total, text)
-
-    slowed = [(day, noise, _SlowDowns.simulated(noise, reports, visits, seed, done)) for day, noise in noises]
+    slowed = [(day, noise, _SlowDowns.simulated(noise, reports, visits, step)) for day, noise in noises]
     return [
         (
             f"Identical code: {reports} reports of {simulation.ROWS} rows, and those with a row falsely reported",
-            [row for day, noise in noises for row in _false_alarms(day, noise, reports, visits, seed, done)],
+            [row for day, noise in noises for row in _false_alarms(day, noise, reports, visits, step)],
         ),
         (
             f"One slower row in a report of {simulation.PR_ROWS}: rate at which it is reported as SLOWER",
@@ -58,22 +58,17 @@ def tables(
             f"Cost of such a report of {simulation.PR_ROWS} rows",
             [row for day, _, detected in slowed for row in detected.costs(day)],
         ),
-        (
-            f"Other rules on one process per commit, one after the other: {fewer} reports",
-            _others(fewer, seed, done),
-        ),
+        (f"Other rules on one process per commit, one after the other: {fewer} reports", _others(fewer, step)),
         ("A/A runs on record, beside the rates above", _on_record()),
     ]
 
 
-def _false_alarms(
-    day: str, noise: Noise, reports: int, visits: int, seed: int, done: Callable[[str], None]
-) -> list[dict[str, str]]:
+def _false_alarms(day: str, noise: Noise, reports: int, visits: int, step: Step) -> list[dict[str, str]]:
     rows = []
     for structure in STRUCTURES:
-        judged = simulation.identical_code(noise, reports, structure, visits=visits, seed=seed)
+        judged = simulation.identical_code(noise, reports, structure, visits=visits)
         strict = (
-            simulation.identical_code(noise, reports, structure, strict=True, visits=visits, seed=seed)
+            simulation.identical_code(noise, reports, structure, strict=True, visits=visits)
             if structure.exact
             else None
         )
@@ -88,19 +83,11 @@ def _false_alarms(
                 "processes per row": f"{judged.processes:.1f}",
             }
         )
-        done(structure.name)
-    naive = simulation.identical_code(
-        noise, reports, STRUCTURES[1], rule=simulation.t_test_per_row, visits=visits, seed=seed
-    )
-    rows.append(
-        {
-            "noise": day,
-            "structure": "instead a t-test per row, beyond the floor",
-            "false SLOWER": _at_most(naive.slower),
-        }
-    )
-    done(rows[-1]["structure"])
-    return rows
+        step(1, structure.name)
+    naive = simulation.identical_code(noise, reports, STRUCTURES[1], rule=simulation.t_test_per_row, visits=visits)
+    name = "instead a t-test per row, beyond the floor"
+    step(1, name)
+    return [*rows, {"noise": day, "structure": name, "false SLOWER": _at_most(naive.slower)}]
 
 
 @dataclass(frozen=True)
@@ -111,15 +98,12 @@ class _SlowDowns:
     detectable: Floats
 
     @staticmethod
-    def simulated(noise: Noise, reports: int, visits: int, seed: int, done: Callable[[str], None]) -> "_SlowDowns":
+    def simulated(noise: Noise, reports: int, visits: int, step: Step) -> "_SlowDowns":
         by_size = {}
         for by in SLOW_DOWNS:
-            by_size[by] = simulation.detection(noise, reports, by, visits=visits, seed=seed)
-            done(f"slow-downs of {100 * by:g} %")
-        return _SlowDowns(
-            by_size,
-            simulation.min_detectable(noise, visits=visits, seed=seed),
-        )
+            by_size[by] = simulation.detection(noise, reports, by, visits=visits)
+            step(1, f"slow-downs of {100 * by:g} %")
+        return _SlowDowns(by_size, simulation.min_detectable(noise, visits=visits))
 
     def rows(self, day: str, noise: Noise) -> list[dict[str, str]]:
         """Return a line per kind, or per clock and margin if there are many kinds."""
@@ -199,22 +183,22 @@ OTHER_ROWS = {"8 kinds of rows": "", "without the host-bound one": "host-bound"}
 """Name -> word of the kinds of rows that are left out."""
 
 
-def _others(reports: int, seed: int, done: Callable[[str], None]) -> list[dict[str, str]]:
+def _others(reports: int, step: Step) -> list[dict[str, str]]:
     every = other_tools.OneArm.recorded()
     rows = []
     for name, left_out in OTHER_ROWS.items():
         noise = every.without(left_out) if left_out else every
         for rule_name, rule in OTHERS.items():
-            rates = {by: other_tools.detected_one_after_another(noise, reports, by, rule, seed) for by in SLOW_DOWNS}
+            rates = {by: other_tools.detected_one_after_another(noise, reports, by, rule) for by in SLOW_DOWNS}
             rows.append(
                 {
                     "rule": rule_name,
                     "rows": name,
-                    "false SLOWER": _at_most(other_tools.one_after_another(noise, reports, rule, seed=seed)),
+                    "false SLOWER": _at_most(other_tools.one_after_another(noise, reports, rule)),
                 }
                 | {f"{100 * by:g} %": _of_all(rates[by]) for by in SLOW_DOWNS}
             )
-            done(rule_name)
+            step(1, rule_name)
     return rows
 
 

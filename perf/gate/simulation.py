@@ -5,7 +5,7 @@ such a process. Offsets, process effects, drift and outliers are therefore those
 report are then judged as the gate judges them: after each look, sampling continues in the open rows alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -46,27 +46,27 @@ class Rule(Protocol):
         """Decide changes [reports, rows, processes, visits]."""
 
 
-def gate(changes: Floats, clocks: npt.NDArray[Any], floors: Floats, looks: Sequence[int] = LOOKS) -> SimulatedWords:
+def gate(changes: Floats, clocks: npt.NDArray[Any], floors: Floats) -> SimulatedWords:
     """Apply the gate's rule: SAME ends a row's measuring; before the last look, so does not being a suspect."""
     shape = changes.shape[:2]
     processes = np.zeros(shape)
     slower, faster, same = np.zeros((3, *shape), bool)
     is_open = np.ones(shape, bool)
-    for look in looks:
+    for look in LOOKS:
         processes[is_open] = look
         reports = np.nonzero(is_open.any(-1))[0]
         if not len(reports):
             break
         taken = np.arange(look) < processes[reports, :, None]
         rows = variance.summarize(np.where(taken[..., None], changes[reports, :, :look], np.nan))
-        decision = inference.decide(inference.estimate(rows, clocks), floors, len(looks))
+        decision = inference.decide(inference.estimate(rows, clocks), floors)
         was_open = is_open[reports]
         same[reports] |= decision.same & was_open
         goes_on = was_open & ~decision.same
-        if look == looks[-1]:
+        if look == LOOKS[-1]:
             slower[reports] = decision.slower & goes_on
             faster[reports] = decision.faster & goes_on
-        if len(looks) > 1 and look == looks[-2]:
+        if look == LOOKS[-2]:
             goes_on &= decision.suspect
         is_open[reports] = goes_on
     return SimulatedWords(slower, faster, same, processes)
@@ -75,8 +75,8 @@ def gate(changes: Floats, clocks: npt.NDArray[Any], floors: Floats, looks: Seque
 def t_test_per_row(changes: Floats, clocks: npt.NDArray[Any], floors: Floats) -> SimulatedWords:
     """Apply a naive rule: a t-test per row at 5 % on all visits, whichever process they come from, beyond the floor."""
     visits = changes.reshape(*changes.shape[:2], -1)
-    error, limit = stats.sem(visits, axis=-1), stats.t.isf(0.025, visits.shape[-1] - 1)
-    slower, faster = ((sign * visits.mean(-1) - floors) / error > limit for sign in (1, -1))
+    slower = stats.ttest_1samp(visits, floors[..., None], axis=-1, alternative="greater").pvalue < 0.025
+    faster = stats.ttest_1samp(visits, -floors[..., None], axis=-1, alternative="less").pvalue < 0.025
     return SimulatedWords(slower, faster, ~(slower | faster), np.full(slower.shape, float(changes.shape[2])))
 
 
@@ -127,24 +127,21 @@ def identical_code(
     *,
     rule: Rule = gate,
     strict: bool = False,
-    rows: int = ROWS,
     visits: int = VISITS,
-    seed: int = 0,
 ) -> FalseAlarms:
     """Simulate reports of identical code and count false alarms; `strict` sets all floors to 0."""
     slower, faster, same, processes = 0, 0, [], []
-    for count, rng in chunks(reports, seed):
-        kind = np.arange(rows) % len(noise.kinds)
+    for count, rng in chunks(reports):
+        kind = np.arange(ROWS) % len(noise.kinds)
         drawn = draw(noise, count, rng, kind, visits, normal=structure.exact or structure.faster > 0)
         changes = structure.disturb(drawn, noise.visit_sd[kind], rng)
         floors = noise.floors(structure.known)[kind] * (not strict)
-        truly_faster = min(structure.faster, rows)
         if structure.faster:
             changes += floors[:, None, None]
-            changes[:, :truly_faster] -= 0.05 + 2 * floors[:truly_faster, None, None]
+            changes[:, : structure.faster] -= 0.05 + 2 * floors[: structure.faster, None, None]
         words = rule(changes, noise.clocks[kind], floors)
         slower += int(words.slower.any(-1).sum())
-        faster += int(words.faster[:, truly_faster:].any(-1).sum())
+        faster += int(words.faster[:, structure.faster :].any(-1).sum())
         same.append(words.same.mean())
         processes.append(words.processes.mean())
     return FalseAlarms(Rate(slower, reports), Rate(faster, reports), float(np.mean(same)), float(np.mean(processes)))
@@ -161,20 +158,13 @@ class Detection:
     """Mean number of processes per row."""
 
 
-def detection(
-    noise: Noise,
-    reports: int,
-    slow_down: float,
-    *,
-    visits: int = VISITS,
-    seed: int = 0,
-) -> Detection:
+def detection(noise: Noise, reports: int, slow_down: float, *, visits: int = VISITS) -> Detection:
     """Simulate reports of a pull request with one row slower by the share `slow_down`, and count detections."""
-    kinds, rows = len(noise.kinds), PR_ROWS
+    kinds = len(noise.kinds)
     hits, tried, processes = np.zeros(kinds, int), np.zeros(kinds, int), 0.0
-    for count, rng in chunks(reports, seed):
-        chosen = rng.permutation(kinds)[:rows] if kinds > rows else np.arange(kinds)
-        kind = chosen[np.arange(rows) % len(chosen)]
+    for count, rng in chunks(reports):
+        chosen = rng.permutation(kinds)[:PR_ROWS] if kinds > PR_ROWS else np.arange(kinds)
+        kind = chosen[np.arange(PR_ROWS) % len(chosen)]
         changes = draw(noise, count, rng, kind, visits)
         slowed = np.arange(count) % len(chosen)  # the first row of its kind
         changes[np.arange(count), slowed] += np.log1p(slow_down)
@@ -187,9 +177,9 @@ def detection(
     )
 
 
-def min_detectable(noise: Noise, *, visits: int = VISITS, seed: int = 0) -> Floats:
+def min_detectable(noise: Noise, *, visits: int = VISITS) -> Floats:
     """Return each kind's minimum detectable slow-down, as a share, after the last look; median of 50 reports."""
-    ((count, rng),) = chunks(CHUNK, seed)
+    ((count, rng),) = chunks(CHUNK)
     kind = np.arange(ROWS) % len(noise.kinds)
     changes = draw(noise, count, rng, kind, visits)
     rows = inference.estimate(variance.summarize(changes), noise.clocks[kind])
@@ -197,7 +187,7 @@ def min_detectable(noise: Noise, *, visits: int = VISITS, seed: int = 0) -> Floa
     return np.array([np.median(detectable[:, kind == i]) for i in range(len(noise.kinds))])
 
 
-def chunks(reports: int, seed: int) -> Iterator[tuple[int, np.random.Generator]]:
+def chunks(reports: int) -> Iterator[tuple[int, np.random.Generator]]:
     """Split reports into chunks, each with a generator of its own."""
     for number, start in enumerate(range(0, reports, CHUNK)):
-        yield min(CHUNK, reports - start), np.random.default_rng([seed, number])
+        yield min(CHUNK, reports - start), np.random.default_rng([0, number])

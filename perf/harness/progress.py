@@ -67,11 +67,9 @@ class TerminalBar(Progress):
         self._bar.set_postfix_str(text, refresh=False)
         self._bar.update(count)
 
-    def reach(self, count: int, text: str = "", total: int | None = None) -> None:
-        """Advance to `count`, of `total` if it was not known before."""
-        if total is not None:
-            self._bar.total = total
-        self.step(count - self._bar.n, text)
+    def reach(self, count: int) -> None:
+        """Advance to `count`."""
+        self.step(count - self._bar.n, "")
         self._bar.refresh()
 
 
