@@ -16,7 +16,7 @@ from perf.gate.measuring import VISITS, Measuring
 from perf.gate.removed import removed_rows
 from perf.gate.rows import draw
 from perf.gate.unreached import change_between, in_reach
-from perf.gate.verdicts import LOOKS, OUT_OF_TIME, Judgement, Report, Unreached
+from perf.gate.verdicts import LOOKS, OUT_OF_TIME, RULES, Judgement, Report, Unreached
 from perf.harness.injection import Injection
 from perf.harness.preflight import asked_apart, objection
 from perf.harness.progress import TerminalBar
@@ -75,6 +75,7 @@ def compare(
         visits=visits(evidence),
         unreached=unreached,
         removed=removed_rows(arms, places),
+        rules=RULES,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from perf.forms import as_object, parsed
 from perf.gate.evidence import Arm, Evidence
 from perf.gate.self_test_case import SelfTestCase
-from perf.gate.verdicts import Report, Verdict, Visits
+from perf.gate.verdicts import RULES, Report, Verdict, Visits
 from perf.harness import device
 from perf.harness.working_tree import RECORDS
 
@@ -39,6 +39,7 @@ def own_test(version: int, arm: Arm, greeting: dict[str, Any], started: datetime
     """
     document = {
         "version": version,
+        "rules": RULES,
         "started_at": started.isoformat(timespec="seconds"),
         "commit": arm.commit,
         "device": greeting.get("device", {}),
@@ -97,6 +98,8 @@ class SelfTest:
     device: dict[str, Any]
     software: dict[str, Any]
     parts: tuple[Ended, ...]
+    rules: str = ""
+    """`RULES` that judged them; "" in older files."""
 
 
 def time_of(path: Path) -> datetime.datetime:

@@ -13,6 +13,12 @@ reverse. NEW and GONE: only one of the commits has the case."""
 BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
 """Words that fail a report unless they were accepted."""
 
+RULES = "2"
+"""Version of the rules by which evidence becomes verdicts, incremented by hand whenever a verdict may differ.
+
+By version 1, which no document names, three processes made a row SLOWER.
+"""
+
 LOOKS = (3, 5, 8, 12)
 """Judge a row after these numbers of processes. Only the last can confirm SLOWER or FASTER."""
 
@@ -190,6 +196,9 @@ class Report:
     unreached: Unreached = field(default_factory=Unreached)
     removed: tuple[str, ...] = ()
     """Keys of the rows that head takes out of the suite."""
+
+    rules: str = ""
+    """`RULES` that judged it; "" in older files."""
 
     @property
     def is_of_identical_code(self) -> bool:

@@ -176,6 +176,7 @@ def conditions(report: Report) -> list[tuple[str, str]]:
         ("HEAD's tests", report.tests),
         ("Device", device),
         ("Software", software),
+        ("Rules", f"version {report.rules}" if report.rules else ""),
         ("Processes", _processes(report)),
         ("Controls without a time", report.judgement.unwatched),
         ("Cut short", _cut_short(report)),

@@ -7,7 +7,7 @@ from datetime import datetime
 from perf.gate.rate import Rate
 from perf.gate.report import Ended, SelfTest
 from perf.gate.self_test_case import SelfTestCase
-from perf.gate.verdicts import LOOKS
+from perf.gate.verdicts import LOOKS, RULES
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,10 @@ class Pooled(SelfTestCase):
 def of_present_rules(tests: Iterable[SelfTest]) -> list[SelfTest]:
     """Return the self-tests, without parts judged before SLOWER needed the last look, and those without other parts.
 
-    No file has a version of the rules; since then each verdict on a time names its negligible change.
+    Older files name no version of the rules; from version 2 on each verdict on a time names its negligible change.
     """
-    present = (replace(test, parts=tuple(filter(_is_of_present_rules, test.parts))) for test in tests)
+    unnamed_or_present = (test for test in tests if test.rules in ("", RULES))
+    present = (replace(test, parts=tuple(filter(_is_of_present_rules, test.parts))) for test in unnamed_or_present)
     return [test for test in present if test.parts]
 
 
