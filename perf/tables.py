@@ -21,27 +21,29 @@ def terminal_width() -> int:
 
 
 def text_table(
-    rows: Iterable[Mapping[str, Any]], *, keys: int = 1, align: Sequence[str] = (), width: int | None = None
+    rows: Iterable[Mapping[str, Any] | str], *, keys: int = 1, align: Sequence[str] = (), width: int | None = None
 ) -> str:
     """Return a table of each row's cells by column title, no wider than `width`, by default the terminal's.
 
+    A row that is a text is a line of its own, as wide as it is: a heading of those below, or a remark on those above.
     Where it is too wide, columns that are the same in every row become a line above it, then titles and cells are
     folded. Columns that still do not fit continue in another table below, which repeats the first `keys` columns.
     `align` is "left" or "right" for each column.
     """
-    rows, width = [dict(row) for row in rows], width or terminal_width()
-    titles = list(dict.fromkeys(title for row in rows for title in row))
-    columns = [_Column(title, [_text(row.get(title)) for row in rows]) for title in titles]
+    rows, width = list(rows), width or terminal_width()
+    cells = [row for row in rows if not isinstance(row, str)]
+    titles = list(dict.fromkeys(title for row in cells for title in row))
+    columns = [_Column(title, [_text(row.get(title)) for row in cells]) for title in titles]
     for column, side in zip(columns, align, strict=False):
         column.align = side
     above = ""
     if _total(column.whole for column in columns) > width:
-        same = [column for column in columns[keys:] if len(rows) > 1 and column.is_the_same]
+        same = [column for column in columns[keys:] if len(cells) > 1 and column.is_the_same]
         above = ", ".join(f"{column.title} {column.cells[0]}" for column in same)
         columns = [column for column in columns if column not in same]
     if not columns:
         return ""
-    tables = [_format(block, width) for block in _blocks(columns, keys, width)]
+    tables = [_format(block, rows, width) for block in _blocks(columns, keys, width)]
     return "\n\n".join([*([textwrap.fill(above, width)] if above else []), *tables])
 
 
@@ -82,14 +84,15 @@ def _blocks(columns: list[_Column], keys: int, width: int) -> list[list[_Column]
     return blocks
 
 
-def _format(columns: list[_Column], width: int) -> str:
+def _format(columns: list[_Column], rows: Iterable[Mapping[str, Any] | str], width: int) -> str:
     widths = [column.whole for column in columns]
     if _total(widths) > width:
         widths = [column.titled for column in columns]
     _narrow(widths, width, [max(column.word, MIN_COLUMN) for column in columns])
     _narrow(widths, width, [MIN_COLUMN] * len(columns))
-    rows = [[column.title for column in columns], *zip(*(column.cells for column in columns), strict=True)]
-    title, *lines = [_row(row, columns, widths) for row in rows]
+    cells = zip(*(column.cells for column in columns), strict=True)
+    lines = (row if isinstance(row, str) else _row(next(cells), columns, widths) for row in rows)
+    title = _row([column.title for column in columns], columns, widths)
     return "\n".join([title, (" " * GAP).join("-" * at for at in widths), *lines])
 
 

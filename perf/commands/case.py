@@ -6,6 +6,7 @@ working tree is not a commit.
 
 import dataclasses
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ from perf.selection import asv_classes, names
 from perf.site.ceiling import attained, times_the_work
 from perf.site.conditions import CLOCKS
 from perf.site.estimate import Estimate, estimate
+from perf.tables import text_table
 
 MAX_CASES = 60
 WORKING_TREE = "working-tree"
@@ -132,41 +134,28 @@ def _heading(results: Sequence[CaseResult], visits: int) -> str:
 
 def _table(results: Sequence[CaseResult]) -> str:
     """Format a row per implementation, under the name of its cell."""
-    from tabulate import tabulate
-
-    rows, cells, first = [], [_cell(result) for result in results], results[0]
-    for index, result in enumerate(results):
-        if cells[index] != cells[index - 1]:
-            first = result
-        rows.append([str(result.params.get("impl", "-")), *_figures(result, first), result.status.replace("_", " ")])
-    headers = ["impl", "median", "±", "rate", "of\nceiling", "speed-up\nof first", "peak\nmemory", "status"]
-    aligned = ["left", *["right"] * 6, "left"]
-    if all(result.status == "ok" for result in results):
-        rows, headers, aligned = [row[:-1] for row in rows], headers[:-1], aligned[:-1]
-    text = tabulate(rows, headers, disable_numparse=True, colalign=aligned)
-    lines = text.splitlines()
-    shown = lines[:3]
-    for index, line in enumerate(lines[3:]):
-        if index == 0 or cells[index] != cells[index - 1]:
-            shown.append(cells[index])
-        shown.append(line)
-    return "\n".join(shown)
+    rows: list[dict[str, str] | str] = []
+    all_ok = all(result.status == "ok" for result in results)
+    for cell, group in itertools.groupby(results, _cell):
+        first, *others = group
+        rows.append(cell)
+        for result in (first, *others):
+            status = {} if all_ok else {"status": result.status.replace("_", " ")}
+            rows.append({"impl": str(result.params.get("impl", "-"))} | _figures(result, first) | status)
+    return text_table(rows, keys=8, align=["left", *["right"] * 6, "left"])
 
 
-def _figures(result: CaseResult, first: CaseResult) -> list[str]:
+def _figures(result: CaseResult, first: CaseResult) -> dict[str, str]:
     time, base = estimate(result), estimate(first)
-    memory = units.memory(result.peak_bytes) if result.peak_bytes is not None else "-"
-    if time is None:
-        return [*["-"] * 5, memory]
-    share = attained(result, time.median) if "dtype" in result.params or not result.flops else None
-    return [
-        units.seconds(time.median),
-        units.percent((time.high - time.median) / time.median) if time.median > 0 else "-",
-        _rate(result, time.median),
-        units.percent(share) if share else "-",
-        _speedup(time, base) if base and result is not first else "-",
-        memory,
-    ]
+    figures = dict.fromkeys(("median", "±", "rate", "of ceiling", "speed-up of first"), "-")
+    if time is not None:
+        share = attained(result, time.median) if "dtype" in result.params or not result.flops else None
+        figures["median"] = units.seconds(time.median)
+        figures["±"] = units.percent((time.high - time.median) / time.median) if time.median > 0 else "-"
+        figures["rate"] = _rate(result, time.median)
+        figures["of ceiling"] = units.percent(share) if share else "-"
+        figures["speed-up of first"] = _speedup(time, base) if base and result is not first else "-"
+    return figures | {"peak memory": units.memory(result.peak_bytes) if result.peak_bytes is not None else "-"}
 
 
 def _speedup(time: Estimate, base: Estimate) -> str:

@@ -3,8 +3,8 @@
 asv itself prints whole grids, most of them n/a after `-b`, and reasons only with `-e`.
 """
 
+import itertools
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -24,8 +24,7 @@ from perf.selection import names
 from perf.site.conditions import software
 from perf.site.estimate import estimate
 from perf.site.failures import by_reason
-
-_MAX_WIDTH = 120
+from perf.tables import terminal_width, text_table
 
 _MAX_NAMED = 3
 """Number of cases that are named for a shared reason."""
@@ -147,13 +146,13 @@ def _warn(damage: str) -> None:
 
 
 def _text(results: list[CaseResult], session: list[dict[str, Any]], others: list[str]) -> str:
-    width = min(shutil.get_terminal_size((_MAX_WIDTH, 24)).columns, _MAX_WIDTH)
+    width = terminal_width()
     failed = [result for result in results if _failed(result)]
     unavailable = [result for result in results if result.status in NOT_APPLICABLE]
     measured = [result for result in results if result.status == "ok"]
     parts = [_heading(results[0], width)]
     if measured:
-        parts.append(_table(measured, width))
+        parts.append(_table(measured))
     if failed:
         parts.append(_reasons("Failed", failed, width))
     if unavailable:
@@ -178,32 +177,29 @@ def _heading(result: CaseResult, width: int) -> str:
     return "\n".join(_filled(line, width) for line in lines)
 
 
-def _table(results: Sequence[CaseResult], width: int) -> str:
+def _table(results: Sequence[CaseResult]) -> str:
     """Format a row for each case, under the name of its class."""
-    from tabulate import tabulate
-
-    rows, benchmark = [], ""
+    rows: list[dict[str, str] | str] = []
     order = list(dict.fromkeys(result.benchmark for result in results))  # merged records may come back to a class
-    for result in sorted(results, key=lambda result: order.index(result.benchmark)):
-        if result.benchmark != benchmark:
-            benchmark = result.benchmark
-            rows.append([collapsed(benchmark), *[""] * 4])
-        rows.append([collapsed(f"({_values(result)})"), *_figures(result)])
-    headers = ["case", "median", "±", "peak memory", "samples"]
-    _, *figures = zip([f"{header}  " for header in headers], *rows, strict=True)  # as wide as tabulate makes them
-    widths = [max(width - sum(2 + max(map(len, column)) for column in figures), 20), *[None] * 4]
-    return tabulate(rows, headers, disable_numparse=True, maxcolwidths=widths, colalign=("left", *["right"] * 4))
+    for benchmark, of in itertools.groupby(sorted(results, key=lambda one: order.index(one.benchmark)), _benchmark):
+        rows.append(benchmark)
+        rows += [{"case": collapsed(f"({_values(result)})")} | _figures(result) for result in of]
+    return text_table(rows, keys=5, align=("left", *["right"] * 4))
 
 
-def _figures(result: CaseResult) -> list[str]:
+def _benchmark(result: CaseResult) -> str:
+    return collapsed(result.benchmark)
+
+
+def _figures(result: CaseResult) -> dict[str, str]:
     """Return time, interval, memory and number of samples; "-" for a quantity that was not measured."""
     time = estimate(result)
-    return [
-        units.seconds(time.median) if time else "-",
-        units.percent((time.high - time.median) / time.median) if time and time.median > 0 else "-",
-        units.memory(result.peak_bytes) if result.peak_bytes is not None else "-",
-        str(len(result.samples_s)) if time else "-",
-    ]
+    return {
+        "median": units.seconds(time.median) if time else "-",
+        "±": units.percent((time.high - time.median) / time.median) if time and time.median > 0 else "-",
+        "peak memory": units.memory(result.peak_bytes) if result.peak_bytes is not None else "-",
+        "samples": str(len(result.samples_s)) if time else "-",
+    }
 
 
 def _reasons(title: str, results: Sequence[CaseResult], width: int) -> str:

@@ -4,12 +4,11 @@ from perf import units
 from perf.gate.verdicts import Report
 from perf.gate.wording import COLUMNS, cells, commit, conditions, different_results, headline, in_order, name, to_do
 from perf.printable import printable
+from perf.tables import text_table
 
 
 def text(report: Report) -> str:
     """Return the headline, a table of every row that is not SAME, the number of SAME rows, and the conditions."""
-    from tabulate import tabulate
-
     verdicts = in_order(report.judgement.verdicts)
     shown = [verdict for verdict in verdicts if verdict.word != "SAME"]
     same = len(verdicts) - len(shown)
@@ -17,16 +16,13 @@ def text(report: Report) -> str:
     lines.append(f"base {commit(report.base)}  {report.base['subject']}")
     lines.append(f"head {commit(report.head)}  {report.head['subject']}")
     if shown:
-        rows = [[verdict.word, *cells(verdict)] for verdict in shown]
-        alignment = ("left", *["right"] * len(COLUMNS))
-        table = tabulate(rows, ["verdict", *COLUMNS], disable_numparse=True, colalign=alignment).splitlines()
-        lines += ["", *table[:2]]
-        for verdict, line in zip(shown, table[2:], strict=True):
-            lines += [line, f"  {_unquoted(name(verdict.key, verdict.quantity))}"]
-            if verdict.reason:
-                lines.append(f"    {verdict.reason}")
-            if verdict.accepted:
-                lines.append(f"    accepted: {verdict.accepted}")
+        rows: list[dict[str, str] | str] = []
+        for verdict in shown:
+            rows.append({"verdict": verdict.word} | dict(zip(COLUMNS, cells(verdict), strict=True)))
+            rows.append(printable(f"  {_unquoted(name(verdict.key, verdict.quantity))}"))
+            remarks = verdict.reason, f"accepted: {verdict.accepted}" if verdict.accepted else ""
+            rows += [printable(f"    {remark}") for remark in remarks if remark]
+        lines += ["", *text_table(rows, keys=6, align=("left", *["right"] * len(COLUMNS))).splitlines()]
     if same:
         lines += ["", f"{units.counted(same, 'row')} of a negligible change: SAME."]
     if report.differences:

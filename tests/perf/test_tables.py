@@ -65,11 +65,21 @@ def test_the_width_is_the_terminals_within_bounds(columns, expected, monkeypatch
     assert terminal_width() == expected
 
 
-def test_no_other_table_may_outgrow_the_terminal():
-    """Those that format their own have a fixed number of narrow columns, or hold them to the width themselves."""
-    own = {"perf/commands/case.py", "perf/commands/measured.py", "perf/gate/terminal.py"}
-    users = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("perf/**/*.py") if "tabulate" in path.read_text()}
-    assert users <= own
+def test_a_text_is_a_line_of_its_own():
+    rows = ["of the first", {"size": 1, "step": 22}, {"size": 2, "step": 3}, "of the second", {"size": 4}]
+    assert text_table(rows, align=("left", "right")).splitlines() == [
+        "size  step",
+        "----  ----",
+        "of the first",
+        "1       22",
+        "2        3",
+        "of the second",
+        "4",
+    ]
+
+
+def test_there_is_no_other_table():
+    assert not [path for path in ROOT.glob("perf/**/*.py") if "tabulate" in path.read_text()]
 
 
 def test_a_word_is_broken_only_where_lines_of_whole_words_do_not_fit():
