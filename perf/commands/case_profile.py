@@ -48,7 +48,8 @@ def profiled_child(profiler: str, case: Case) -> None:
     """Run a warm case once under torch's profiler, whose table is printed, or under the parent process's."""
     import torch
 
-    from perf.harness.measure import missing_device, pin_package
+    from perf.harness.device import missing_device
+    from perf.harness.measure import pin_package
     from perf.harness.status import one_line
     from perf.workloads import build
 

@@ -13,8 +13,7 @@ import click
 
 from perf.git import git, output
 from perf.harness import preflight
-from perf.harness.device import installed
-from perf.harness.measure import missing_device
+from perf.harness.device import installed, missing_device
 from perf.harness.status import one_line
 from perf.harness.working_tree import RECORDS, ROOT
 from perf.machines import known_machines, machine_file

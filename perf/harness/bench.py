@@ -3,12 +3,14 @@
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from perf.harness import ceilings, clock, device
+from perf.harness import clock
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop
-from perf.harness.comparison import Comparer, Held
+from perf.harness.comparison import Comparer, Held, Turns
+from perf.harness.instruments import Instruments
+from perf.harness.measure import pin_package
 from perf.harness.working_tree import ROOT
 from perf.workloads.workload import Floor, Workload
 
@@ -29,16 +31,10 @@ class Bench(Comparer):
     """
 
     def __init__(self, device_kind: str):
-        super().__init__(device_kind, ROOT)
+        pin_package(ROOT)
+        super().__init__(Instruments(device_kind))
+        self.instruments.open()
         self._checked: list[weakref.ref[Workload]] = []
-        if device_kind == "cuda":
-            identity = device.identity(device_kind)
-            self._l2_bytes = identity["l2_bytes"]
-            self._nvml = device.Nvml.open(identity["uuid"])
-
-    def with_status(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what `do` returns, with status and reason; never raise."""
-        return self._with_status(do)
 
     def check(self, work: Workload) -> float:
         """Run the work once and compare it with its oracle; returns the error found."""
@@ -60,11 +56,11 @@ class Bench(Comparer):
         self._require_checked(work)
         return self.hold(clock.visit(clock_, work, cache, stop).samples_s, work, cache)
 
-    def sample_in_turn(self, held: Held, cache: Cache, count: int) -> dict[str, list[float]]:
+    def sample_in_turn(self, held: Held, cache: Cache, count: int) -> Turns:
         """Take `count` samples of each arm in turn, of checked work."""
         for _, work in held.values():
             self._require_checked(work)
-        return self._sample_in_turn(held, cache, count).samples_s
+        return super().sample_in_turn(held, cache, count)
 
     def first_visit(
         self, make: Callable[[], Workload], clock_: Clock, cache: Cache, stop: Stop
@@ -74,7 +70,7 @@ class Bench(Comparer):
         work = make()
         work.prepare()
         work.run()
-        self._synchronize()
+        self.instruments.synchronize()
         first_s = time.perf_counter() - begin
         clock_.warm_up(work)
         samples_s = clock.visit(clock_, work, cache, stop).samples_s
@@ -85,7 +81,7 @@ class Bench(Comparer):
         """Wall seconds of each of the work's parts, `count` times from now on, the device at rest between any two."""
         import torch
 
-        on_gpu = self._device == "cuda"
+        on_gpu = self.instruments.device == "cuda"
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
         seconds = [self._lap(work) for _ in range(count)]
@@ -97,37 +93,19 @@ class Bench(Comparer):
 
     def _lap(self, work: Workload) -> dict[str, float]:
         work.prepare()
-        self._synchronize()
+        self.instruments.synchronize()
         found = {}
         for name, part in work.parts.items():
             begin = time.perf_counter()
             part.run()
-            self._synchronize()
+            self.instruments.synchronize()
             found[name] = time.perf_counter() - begin
         return found
 
     def hold(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> list[float]:
-        """`samples_s`, if none of them is below the floor; of a difference of two times there is none."""
-        floor = to.floor if isinstance(to, Workload) else to
-        is_difference = isinstance(to, Workload) and to.without
-        if samples_s and not is_difference and (floor.flops or floor.launches or cache == "cold"):
-            self.measure_ceilings()
-            self._hold_samples(samples_s, floor, cache)
+        """Return `samples_s`, if none of them is below the floor."""
+        self.instruments.hold(samples_s, to, cache)
         return samples_s
-
-    def _hold_arm(self, samples_s: list[float], work: Workload, cache: Cache) -> None:
-        self.hold(samples_s, work, cache)
-
-    def measure_ceilings(self) -> dict[str, Any]:
-        """Measure once a process, in 3 GiB of a GPU: before its memory is full, or after a first call that is timed.
-
-        Returns the rates of `ceilings.measure`.
-        """
-        if not self._ceilings:
-            self._leftovers.release()
-            self._ceilings = ceilings.measure(self._clock(next(iter(self._makers))))
-            self._leftovers.release()
-        return self._ceilings
 
     def _require_checked(self, work: Workload) -> None:
         assert any(work is one() for one in self._checked), "work is timed that nobody has checked"

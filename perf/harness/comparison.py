@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from perf.harness.case import ARMS, Cache
 from perf.harness.clock import Clock, alternate
-from perf.harness.measure import Worker
+from perf.harness.instruments import Instruments
 from perf.workloads.workload import Workload
 
 C = TypeVar("C")
@@ -140,8 +140,11 @@ class Turns(NamedTuple):
     """Rounds in which the device reported that it was slowing itself down, with its reasons."""
 
 
-class Comparer(Worker):
-    """A measuring process that holds several arms at once."""
+class Comparer:
+    """Holds several arms at once, and samples them in turn."""
+
+    def __init__(self, instruments: Instruments):
+        self.instruments = instruments
 
     def take_turns(
         self,
@@ -163,7 +166,7 @@ class Comparer(Worker):
         up, and its leftovers are released, before the next is built; the first that fails is the only reply. The same
         goes for an arm that broke the device, after which this process has to end.
         """
-        self._leftovers.release()
+        self.instruments.leftovers.release()
         replies: dict[str, Reply] = {}
         held: dict[str, tuple[Clock, Workload]] = {}
         steps = [(arm.name, partial(self._build_arm, arm, held, all_or_none)) for arm in arms]
@@ -171,11 +174,11 @@ class Comparer(Worker):
         for name, step in steps:
             if name in replies and replies[name]["status"] != "ok":
                 continue
-            reply = self._with_status(step)
+            reply = self.instruments.with_status(step)
             if reply["status"] != "ok":
                 held.pop(name, None)
             replies[name] = replies.get(name, {}) | reply if reply["status"] == "ok" else reply
-            if not self.usable() or (all_or_none and reply["status"] != "ok"):
+            if not self.instruments.usable or (all_or_none and reply["status"] != "ok"):
                 return {name: reply}
         for name, reason in out_of_the_race({name: clock.call_s for name, (clock, _) in held.items()}).items():
             replies[name] |= {"status": "out_of_the_race", "reason": reason}
@@ -198,7 +201,7 @@ class Comparer(Worker):
     def _run_once(self, work: Workload) -> None:
         work.prepare()
         work.run()
-        self._synchronize()
+        self.instruments.synchronize()
 
     def _check(self, work: Workload) -> float:
         """Compare the output of the last run with the oracle; return the error."""
@@ -221,20 +224,20 @@ class Comparer(Worker):
             return {"status": "throttled", "reason": f"the GPU slowed itself down: {', '.join(reasons)}"}
 
         def of_arm(name: str, turns: Turns) -> Reply:
-            self._hold_arm(turns.samples_s[name], held[name][1], cache)
+            self.instruments.hold(turns.samples_s[name], held[name][1], cache)
             mhz = turns.mhz[name]
             return {"samples_s": turns.samples_s[name]} | ({} if mhz is None else {"sm_mhz": mhz})
 
-        outcome = self._with_status(take)
+        outcome = self.instruments.with_status(take)
         for name in held:
             ok = outcome["status"] == "ok"
-            replies[name] |= self._with_status(partial(of_arm, name, taken["turns"])) if ok else outcome
+            replies[name] |= self.instruments.with_status(partial(of_arm, name, taken["turns"])) if ok else outcome
 
-    def _sample_in_turn(self, held: Held, cache: Cache, count: int) -> Turns:
+    def sample_in_turn(self, held: Held, cache: Cache, count: int) -> Turns:
         """Take `count` samples of each arm in turn. Raises `TooFast` for samples below an arm's floor."""
         turns = self._alternate(held, cache, count)
         for name, (_, work) in held.items():
-            self._hold_arm(turns.samples_s[name], work, cache)
+            self.instruments.hold(turns.samples_s[name], work, cache)
         return turns
 
     def _alternate(self, held: Held, cache: Cache, count: int) -> Turns:
@@ -244,9 +247,9 @@ class Comparer(Worker):
         names = list(held)
 
         def look(arm: int, number: int) -> None:
-            if self._nvml:
-                mhz[names[arm]].append(self._nvml.sm_mhz())
-                if reasons := self._nvml.throttling():
+            if nvml := self.instruments.nvml:
+                mhz[names[arm]].append(nvml.sm_mhz())
+                if reasons := nvml.throttling():
                     slow.setdefault(number, []).extend(reasons)
 
         samples = alternate(list(held.values()), cache, count, look)
@@ -259,14 +262,9 @@ class Comparer(Worker):
             slow,
         )
 
-    def _hold_arm(self, samples_s: list[float], work: Workload, cache: Cache) -> None:
-        """Hold samples to the floor; of a difference of two times there is none."""
-        if samples_s and work.without is None:
-            self._hold_samples(samples_s, work.floor, cache)
-
     def _empty_cache(self) -> None:
         """Give the driver what building and warming up left: the next arm may need it."""
-        if self._device == "cuda":
+        if self.instruments.device == "cuda":
             import torch
 
             torch.cuda.empty_cache()

@@ -62,6 +62,13 @@ def sees_gpus() -> bool:
     return torch.cuda.is_available()
 
 
+def missing_device(kind: str) -> str:
+    """Return the reason why this machine cannot run cases of this kind of device; "" if it can."""
+    if kind == "cuda" and not sees_gpus():
+        return "needs a CUDA GPU; torch {torch} on Python {python} finds none".format(**software())
+    return ""
+
+
 @functools.cache
 def _torch_build() -> dict[str, Any]:
     """Return the version of the installed torch and of what it was built for, from the file of torch that says it."""

@@ -17,25 +17,27 @@ from perf.harness.clock import Clock
 from perf.harness.comparison import Comparer, Rounds, paired
 from perf.harness.first_call import FirstCallClock
 from perf.harness.injection import Injection
-from perf.harness.measure import Spent, package_digest
+from perf.harness.instruments import Instruments
+from perf.harness.measure import Spent, examine, package_digest
 from perf.harness.ranks import RankClock, RankPool, Ranks
-from perf.harness.records import best_ceilings
 from perf.harness.settings import Settings
 from perf.harness.two_checkouts import load
 from perf.workloads import PACKAGE
 from perf.workloads.workload import Workload
 
 
-class PairWorker(Comparer):
-    """A measuring process that holds two checkouts: {"base": folder, "head": folder}."""
+class PairWorker:
+    """The process that holds two checkouts: {"base": folder, "head": folder}."""
 
     def __init__(self, device_kind: str, checkouts: dict[str, Path]):
         self._checkouts = checkouts
+        self._package_digest = self._pin()
+        self.instruments = Instruments(device_kind)
+        self._comparer = Comparer(self.instruments)
         self._pools = {arm: RankPool(device_kind, checkout) for arm, checkout in checkouts.items()}
         self._results: dict[str, dict[str, Any]] = {}
         self._rounding = 0.0
         self._settings = Settings()
-        super().__init__(device_kind, checkouts["head"])
 
     def _pin(self) -> str:
         digests = []
@@ -43,6 +45,10 @@ class PairWorker(Comparer):
             found = load(checkout.resolve(), _name_of(arm))
             digests.append(package_digest(checkout / PACKAGE) if found else "")
         return " ".join(digests)
+
+    def greeting(self) -> dict[str, Any]:
+        """Return device, software, ceilings and the digests of both packages."""
+        return self.instruments.greeting(self._package_digest)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Visit `request["case"]` of `request["arms"]`, in this order; of both, take pairs of samples.
@@ -54,8 +60,7 @@ class PairWorker(Comparer):
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
-        self._ceilings = best_ceilings([self._ceilings, request["ceilings"]])
-        self._leftovers.release()
+        self.instruments.know(request["ceilings"])
         self._results = {}
         spent = Spent()
         reply: dict[str, Any] = {"spent_ms": spent.ms}
@@ -64,7 +69,7 @@ class PairWorker(Comparer):
             reply[arm] = self._with_status(
                 lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
             )
-            self._leftovers.release()
+            self.instruments.leftovers.release()
         if request["first"] and all(reply[arm]["status"] == "ok" for arm in arms):
             reply["differences"] = self._differences()
             spent.on("check")
@@ -73,13 +78,13 @@ class PairWorker(Comparer):
         pairs = Rounds(**request["pairs"])
         taken = self._with_status(lambda: self._take_turns(case, arms, pairs, injection, spent))
         if taken["status"] == "out_of_memory":  # each alone fits
-            self._leftovers.release()
+            self.instruments.leftovers.release()
             taken = self._with_status(lambda: self._one_after_the_other(case, arms, pairs, injection, spent))
         return reply | taken
 
-    def _failure(self, error: BaseException) -> dict[str, Any]:
-        """Return status and reason, in which the package has its own name."""
-        reply = super()._failure(error)
+    def _with_status(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return the result of `do` with status and a reason in which the package has its own name."""
+        reply = self.instruments.with_status(do)
         for arm in self._checkouts:
             reply["reason"] = reply["reason"].replace(_name_of(arm), PACKAGE)
         return reply
@@ -89,7 +94,7 @@ class PairWorker(Comparer):
         if not first:
             return {}
         with self._arm(case, arm) as ranks:
-            return self._examine(case, self._maker(case, arm, ranks, injection), ranks, spent)
+            return examine(self.instruments, case, self._maker(case, arm, ranks, injection), ranks, spent)
 
     def _differences(self) -> list[tuple[str, float, float]]:
         """Results of two good arms that differ by more than rounding: name, by which share of base's norm, allowed.
@@ -100,7 +105,7 @@ class PairWorker(Comparer):
         base, head = (results.get(arm, {}) for arm in ARMS)
         found = []
         for name in base.keys() & head.keys():
-            ours, theirs = (one[name].to(self._device).double() for one in (base, head))
+            ours, theirs = (one[name].to(self.instruments.device).double() for one in (base, head))
             difference = float((theirs - ours).norm() / ours.norm())
             if not difference <= self._rounding:
                 found.append((name, difference, self._rounding))
@@ -112,7 +117,7 @@ class PairWorker(Comparer):
         """Build both arms, warm them up and sample them: A B B A."""
         held = {arm: self._hold(case, arm, injection if arm == "head" else None, spent) for arm in arms}
         count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
-        turns = self._sample_in_turn(held, case.cache, count)
+        turns = self._comparer.sample_in_turn(held, case.cache, count)
         spent.on("sample")
         found: dict[str, Any] = {"throttled": len(turns.slow)}
         wholes = [clock.whole_s for clock, _ in held.values() if isinstance(clock, RankClock) and clock.whole_s]
@@ -131,12 +136,12 @@ class PairWorker(Comparer):
         for arm in (*arms, *reversed(arms)):
             clock, work = self._hold(case, arm, injection if arm == "head" else None, spent)
             half = half or max(1, pairs.number(2 * clock.call_s) // 2)
-            turns = self._sample_in_turn({arm: (clock, work)}, case.cache, half)
+            turns = self._comparer.sample_in_turn({arm: (clock, work)}, case.cache, half)
             spent.on("sample")
             stays[arm].append(_nanoseconds(turns.samples_s[arm]))
             throttled += len(turns.slow)
             del work
-            self._leftovers.release()
+            self.instruments.leftovers.release()
         return {"throttled": throttled} | paired(stays)
 
     def _hold(self, case: Case, arm: str, injection: Injection | None, spent: Spent) -> tuple[Clock, Workload]:
@@ -151,7 +156,7 @@ class PairWorker(Comparer):
             if ranks:
                 ranks.slow_down(seconds)
             else:
-                work = injection.slowed(work, seconds, self._device)
+                work = injection.slowed(work, seconds, self.instruments.device)
             clock.warm_up(work)
         spent.on("warm_up")
         return clock, work
@@ -176,7 +181,7 @@ class PairWorker(Comparer):
             if ranks:
                 return self._belonging(ranks.build(case, injection), arm)
             work = self._compared(workloads.build(case.workload, case.params, case.device), arm)
-            return self._belonging(injection.enlarged(work, self._device) if injection else work, arm)
+            return self._belonging(injection.enlarged(work, self.instruments.device) if injection else work, arm)
 
         return make
 
@@ -212,7 +217,7 @@ class PairWorker(Comparer):
             return RankClock(ranks)
         if case.clock == "first_call":
             return FirstCallClock(case, self._checkouts[arm])
-        return self.new_clock(case.clock)
+        return self.instruments.new_clock(case.clock)
 
 
 def _nanoseconds(samples_s: Sequence[float]) -> list[int]:

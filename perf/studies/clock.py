@@ -12,7 +12,7 @@ from perf.harness.case import Cache, Case, ClockName
 from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
-from perf.harness.measure import missing_device
+from perf.harness.device import missing_device
 from perf.harness.records import counted_samples
 from perf.harness.status import describe
 from perf.harness.worker_process import WorkerProcess

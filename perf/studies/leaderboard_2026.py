@@ -95,7 +95,7 @@ def params_of(
 
 def rates(precision: str) -> tuple[float, float]:
     """Return FLOP/s and bytes/s of this device, as measured."""
-    ceilings = bench().measure_ceilings()
+    ceilings = bench().instruments.measure_ceilings()
     return ceilings["matmul_flops_per_s"]["bfloat16" if precision == "bf16" else "float32"], ceilings[
         "copy_bytes_per_s"
     ]

@@ -9,7 +9,7 @@ import click
 
 from perf import units
 from perf.harness.case import Case
-from perf.harness.measure import missing_device
+from perf.harness.device import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import sound_classes
 from perf.studies.lm import tiny_option

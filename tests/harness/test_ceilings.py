@@ -12,6 +12,7 @@ from perf.harness.case import Case
 from perf.harness.ceilings import COPY, RESTS_S, TooFast
 from perf.harness.clock import Stop, WallClock
 from perf.harness.comparison import Comparer, Rounds
+from perf.harness.instruments import Instruments
 from perf.harness.measure import Spent, Worker
 from perf.harness.pair import PairWorker
 from perf.harness.records import best_ceilings
@@ -54,7 +55,7 @@ def device(monkeypatch):
         return {"matmul_flops_per_s": {"float32": fake.flops_per_s.pop(0)}}
 
     monkeypatch.setattr(ceilings, "measure", measure)
-    monkeypatch.setattr("perf.harness.measure.time.sleep", fake.rests_s.append)
+    monkeypatch.setattr("perf.harness.instruments.time.sleep", fake.rests_s.append)
     return fake
 
 
@@ -70,43 +71,43 @@ class NoCheckouts(PairWorker):
     held: Workload
 
 
-def of_a_case(workload: Workload) -> Worker:
+def of_a_case(workload: Workload) -> Instruments:
     worker = slow(Worker("cpu", ROOT))
     worker._sample(CASE, Constant(), workload, Stop(max_samples=3))
-    return worker
+    return worker.instruments
 
 
-def of_a_pair(workload: Workload) -> Worker:
+def of_a_pair(workload: Workload) -> Instruments:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
     worker.held = workload
     worker._take_turns(CASE, ["base", "head"], Rounds(most=4), None, Spent())
-    return worker
+    return worker.instruments
 
 
-def of_a_pair_one_after_the_other(workload: Workload) -> Worker:
+def of_a_pair_one_after_the_other(workload: Workload) -> Instruments:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
     worker.held = workload
     worker._one_after_the_other(CASE, ["base", "head"], Rounds(most=4), None, Spent())
-    return worker
+    return worker.instruments
 
 
-def of_a_study(workload: Workload) -> Worker:
+def of_a_study(workload: Workload) -> Instruments:
     bench = slow(Bench("cpu"))
     bench.check(workload)
     bench.batch(Constant(), workload, "warm", 3)
-    return bench
+    return bench.instruments
 
 
-def of_laps(workload: Workload) -> Worker:
+def of_laps(workload: Workload) -> Instruments:
     bench = slow(Bench("cpu"))
     bench.hold([1.0], workload.floor, "warm")
-    return bench
+    return bench.instruments
 
 
-def of_a_comparison(workload: Workload) -> Worker:
-    worker = slow(Comparer("cpu", ROOT))
-    worker._sample_in_turn({"a": (Constant(), workload), "b": (Constant(), workload)}, "warm", 2)
-    return worker
+def of_a_comparison(workload: Workload) -> Instruments:
+    worker = slow(Comparer(Instruments("cpu")))
+    worker.sample_in_turn({"a": (Constant(), workload), "b": (Constant(), workload)}, "warm", 2)
+    return worker.instruments
 
 
 WAYS = (of_a_case, of_a_pair, of_a_pair_one_after_the_other, of_a_study, of_laps, of_a_comparison)
@@ -114,22 +115,22 @@ WAYS = (of_a_case, of_a_pair, of_a_pair_one_after_the_other, of_a_study, of_laps
 
 def slow(worker):
     """Its ceilings were measured while the device was slow."""
-    worker._ceilings = rates(SLOW)
+    worker.instruments.ceilings = rates(SLOW)
     return worker
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_device_that_was_slow_when_its_ceilings_were_measured_costs_no_case(way, device):
     device.flops_per_s = [FAST]
-    worker = way(work())
+    instruments = way(work())
     assert device.kinds == [{"float32"}], "this kind alone, and once: later samples have the greater ceiling"
-    assert worker._ceilings == rates(FAST) | {"matmul_flops_per_s": {"float32": FAST, "bfloat16": 1.0}}
+    assert instruments.ceilings == rates(FAST) | {"matmul_flops_per_s": {"float32": FAST, "bfloat16": 1.0}}
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_device_that_is_slow_for_longer_is_measured_until_it_is_not(way, device):
     device.flops_per_s = [SLOW / 2, SLOW * 1.1, FAST]
-    assert way(work())._ceilings["matmul_flops_per_s"]["float32"] == FAST
+    assert way(work()).ceilings["matmul_flops_per_s"]["float32"] == FAST
     assert device.rests_s == list(RESTS_S[:3]), "a GPU that rested is faster"
 
 
@@ -143,7 +144,7 @@ def test_an_impossible_time_is_refused_all_the_same(way, device):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_possible_time_costs_nothing(way, device):
-    assert way(work(flops=19.0))._ceilings == rates(SLOW)
+    assert way(work(flops=19.0)).ceilings == rates(SLOW)
     assert device.kinds == device.rests_s == []
 
 

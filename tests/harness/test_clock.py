@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar, NamedTuple
 
@@ -14,7 +13,7 @@ from perf.harness.case import Case
 from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Stop, WallClock, median_half_width, visit
 from perf.harness.cuda_clocks import CUDA_CLOCKS, FLUSH_BYTES, MARKER, MAX_LEAD_S, _between_markers
-from perf.harness.measure import Worker
+from perf.harness.instruments import Instruments
 from perf.harness.profiler import Activity
 from perf.harness.spans import covered_s
 from perf.workloads import build
@@ -103,12 +102,12 @@ def test_a_fabricated_time_below_the_floor_is_rejected():
 
 
 def test_a_busy_cpu_may_have_been_slow_when_its_ceilings_were_measured():
-    worker = Worker("cpu", Path(__file__).parents[2])
-    worker._ceilings = {"matmul_flops_per_s": {"float32": 1e15}, "copy_bytes_per_s": 1e15}
+    instruments = Instruments("cpu")
+    instruments.ceilings = {"matmul_flops_per_s": {"float32": 1e15}, "copy_bytes_per_s": 1e15}
     case = Case("a.B", "controls", {}, "cpu", "wall", "warm")
-    worker._hold_samples([1.0], Floor(flops=1.9e15, matmul_dtype="float32"), case.cache)
+    instruments.hold([1.0], Floor(flops=1.9e15, matmul_dtype="float32"), case.cache)
     with pytest.raises(TooFast):
-        worker._hold_samples([1.0], Floor(flops=2.1e15, matmul_dtype="float32"), case.cache)
+        instruments.hold([1.0], Floor(flops=2.1e15, matmul_dtype="float32"), case.cache)
 
 
 def test_the_floor_of_a_cold_series_counts_bytes_and_that_of_a_warm_one_does_not():

@@ -6,7 +6,7 @@ from pathlib import Path
 from perf import harness
 from perf.harness.sources import Sources
 
-DIGEST = "e05c672e9918c3b8"
+DIGEST = "6cfb0dca96df7939"
 """Of the definitions of all modules of perf/harness but these, docstrings and comments aside, at HARNESS_VERSION."""
 
 MAKE_NO_NUMBER = frozenset(

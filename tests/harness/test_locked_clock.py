@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from perf.harness import device, locked_clock, measure
+from perf.harness import device, instruments, locked_clock
 from perf.harness.device import Nvml
-from perf.harness.measure import Worker
+from perf.harness.instruments import Instruments
 
 HANDLE = "a GPU"
 ROOT = Path(__file__).parents[2]
@@ -60,13 +60,13 @@ def test_an_unlocked_clock_may_be_any() -> None:
 @pytest.mark.parametrize("sm_mhz", [1980, 1500])
 def test_nothing_is_measured_at_another_clock(locked: None, monkeypatch: Any, sm_mhz: int) -> None:
     gpu = SimpleNamespace(sm_mhz=lambda: sm_mhz)
-    monkeypatch.setattr(measure, "missing_device", lambda kind: "")
-    monkeypatch.setattr(measure, "busy_or_broken_gpus", list)
-    monkeypatch.setattr(measure.device, "identity", lambda kind: {"uuid": "1", "l2_bytes": 0})
-    monkeypatch.setattr(measure.device.Nvml, "open", lambda uuid: gpu)
-    monkeypatch.setattr(measure.ceilings, "measure", lambda clock: {})
-    monkeypatch.setattr(Worker, "_clock", lambda worker, name: None)
-    troubles = Worker("cuda", ROOT).greeting()["troubles"]
+    monkeypatch.setattr(device, "missing_device", lambda kind: "")
+    monkeypatch.setattr(instruments, "busy_or_broken_gpus", list)
+    monkeypatch.setattr(device, "identity", lambda kind: {"uuid": "1", "l2_bytes": 0})
+    monkeypatch.setattr(device.Nvml, "open", lambda uuid: gpu)
+    monkeypatch.setattr(instruments.ceilings, "measure", lambda clock: {})
+    monkeypatch.setattr(Instruments, "clock", lambda own, name: None)
+    troubles = Instruments("cuda").greeting("")["troubles"]
     assert len(troubles) == (sm_mhz == 1980)
     assert all("1980" in trouble and "1500" in trouble for trouble in troubles)
 

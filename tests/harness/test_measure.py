@@ -8,6 +8,7 @@ import pytest
 from perf.harness import measure
 from perf.harness.case import Case
 from perf.harness.clock import WallClock
+from perf.harness.instruments import Instruments
 from perf.workloads.workload import Floor, Workload, WrongResult
 
 CEILINGS = {"matmul_flops_per_s": {}, "copy_bytes_per_s": 1e15}
@@ -31,7 +32,7 @@ def checks(monkeypatch):
 
     monkeypatch.setattr(measure, "build", build)
     worker = measure.Worker("cpu", Path(__file__).parents[2])
-    worker._makers["other"] = WallClock
+    worker.instruments._makers["other"] = WallClock
 
     def visit(first=True, **params):
         case = Case("a.B", "controls", params, "cpu", params.get("clock", "wall"), "warm")
@@ -93,10 +94,11 @@ def test_only_one_work_at_a_time_is_held_on_a_gpu(monkeypatch):
         return {"peak_bytes": 7}
 
     monkeypatch.setattr(measure, "peak_memory", peak_memory)
-    monkeypatch.setattr(measure.Worker, "_synchronize", lambda worker: None)
-    worker = measure.Worker("cpu", Path(__file__).parents[2])
-    worker._device, worker._leftovers = "cuda", Works()
-    worker._explain = lambda work: log.append("explain") or {"kernels": []}
-    found = worker._examine(Case("a.B", "controls", {}, "cuda", "gpu_wall", "warm"), make, None, measure.Spent())
+    monkeypatch.setattr(Instruments, "synchronize", lambda instruments: None)
+    monkeypatch.setattr(measure, "explain", lambda work: log.append("explain") or {"kernels": []})
+    instruments = Instruments("cuda")
+    instruments.leftovers = Works()
+    case = Case("a.B", "controls", {}, "cuda", "gpu_wall", "warm")
+    found = measure.examine(instruments, case, make, None, measure.Spent())
     assert log == ["run", "explain", "gone", "memory", "release"]
     assert found["peak_bytes"] == 7

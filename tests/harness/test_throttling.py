@@ -69,8 +69,8 @@ def test_what_was_throttled_is_dropped_with_its_neighbour(
     way: str, throttled_at: int, base: list[int], head: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = WithoutCheckouts("cpu", dict.fromkeys(ARMS, ROOT))
-    worker._nvml = ThrottledAt(throttled_at)  # type: ignore[assignment]
-    worker._ceilings = {"matmul_flops_per_s": {}}
+    worker.instruments.nvml = ThrottledAt(throttled_at)  # type: ignore[assignment]
+    worker.instruments.ceilings = {"matmul_flops_per_s": {}}
     monkeypatch.setattr(Counting, "taken", 0)
     monkeypatch.setattr(Rounds, "number", lambda self, round_s: self.most)
     found = getattr(worker, way)(CASE, ARMS, Rounds(most=4), None, Spent())
@@ -84,10 +84,10 @@ def test_a_study_drops_what_a_throttled_gpu_gave(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(device.Nvml, "open", lambda uuid: ThrottledAt(3))
     monkeypatch.setattr(Counting, "taken", 0)
     bench = Bench("cuda")
-    monkeypatch.setattr(bench, "_synchronize", lambda: None)
+    monkeypatch.setattr(bench.instruments, "synchronize", lambda: None)
     arms = {}
     for name in "ab":
         work = Workload(run=lambda: None, check=lambda: 0.0, floor=Floor())
         bench.check(work)
         arms[name] = Counting(), work
-    assert bench.sample_in_turn(arms, "warm", 4) == {"a": [1, 5, 8], "b": [2, 6, 7]}
+    assert bench.sample_in_turn(arms, "warm", 4).samples_s == {"a": [1, 5, 8], "b": [2, 6, 7]}

@@ -45,8 +45,8 @@ def serve(make: Callable[[], Any]) -> None:
     reply(worker.greeting())
     for line in sys.stdin:
         answer = worker.answer(json.loads(line))
-        reply(answer | {"leaving": not worker.usable()})
-        if not worker.usable():
+        reply(answer | {"leaving": not worker.instruments.usable})
+        if not worker.instruments.usable:
             return
 
 

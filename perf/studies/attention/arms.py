@@ -7,6 +7,8 @@ from functools import cache, partial
 from typing import Any
 
 from perf.harness.comparison import ComparedArm, Comparer, Reply, Rounds
+from perf.harness.instruments import Instruments
+from perf.harness.measure import pin_package
 from perf.harness.working_tree import ROOT
 from perf.studies.attention.cells import Cell, min_bytes
 from perf.studies.fresh_process import DIED, FreshProcess
@@ -68,8 +70,8 @@ def _this_process(device: Device) -> tuple[Comparer, dict[str, Any]]:
     # Inductor's advice: we measure IEEE float32. cuBLAS's, in autograd's thread: it sets the context and goes on.
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores .* available but not enabled")
     warnings.filterwarnings("ignore", "Attempting to run cuBLAS, but there was no current CUDA context")
-    worker = Comparer(device, ROOT)
-    return worker, worker.greeting()
+    instruments = Instruments(device)
+    return Comparer(instruments), instruments.greeting(pin_package(ROOT))
 
 
 def greeting(device: Device) -> dict[str, Any]:
@@ -82,7 +84,7 @@ def take_turns(
 ) -> tuple[dict[str, Reply], bool]:
     """Compare implementations in this process; also return whether the process is still usable."""
     worker, _ = _this_process(device)
-    return compared(worker, device, cell, impls, unchecked, rounds), worker.usable()
+    return compared(worker, device, cell, impls, unchecked, rounds), worker.instruments.usable
 
 
 def compared(
@@ -93,7 +95,7 @@ def compared(
         ComparedArm(
             impl,
             build=builder(cell, impl, device),
-            new_clock=partial(worker.new_clock, cell.clock),
+            new_clock=partial(worker.instruments.new_clock, cell.clock),
             is_checked=impl in unchecked,
         )
         for impl in impls

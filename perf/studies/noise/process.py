@@ -21,7 +21,7 @@ _prepared: list[tuple[Clock, Workload, Case]] = []
 def prepare(case: Case) -> None:
     """Build a case and warm it up, for `take`."""
     _prepared.clear()  # frees its memory before the next case allocates
-    clock, work = bench().new_clock(case.clock), build(case.workload, case.params, case.device)
+    clock, work = bench().instruments.new_clock(case.clock), build(case.workload, case.params, case.device)
     bench().check(work)
     for _ in range(WARM_UPS):
         clock.warm_up(work)
@@ -42,7 +42,7 @@ def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -
     import torch
 
     order = random.Random(seed)
-    clock = bench().new_clock(case.clock)
+    clock = bench().instruments.new_clock(case.clock)
     works, spacers = [], []
     for index in range(allocations + 1):
         works.append(build(case.workload, case.params, case.device))
@@ -58,7 +58,7 @@ def visits(case: Case, allocations: int, passes: int, samples: int, seed: int) -
             for _ in range(WARM_UPS):
                 clock.warm_up(works[index])
             arms = dict.fromkeys(("a", "b"), (clock, works[index]))
-            a, b = bench().sample_in_turn(arms, case.cache, samples).values()
+            a, b = bench().sample_in_turn(arms, case.cache, samples).samples_s.values()
             if index:
                 rows.append({"allocation": index, "pass": number, "a": statistics.median(a), "b": statistics.median(b)})
     return rows

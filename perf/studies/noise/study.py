@@ -11,7 +11,7 @@ import click
 
 from perf.harness import profiler, working_tree
 from perf.harness.case import Case
-from perf.harness.measure import missing_device
+from perf.harness.device import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import sound_classes
 from perf.studies.document import document, heading, out_option, write

@@ -112,7 +112,7 @@ def running_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
     """Yield a function that returns the ranks of a world size, reusing living ones. They end with the block."""
     working_tree.make_importable()
     if device == device_kind():
-        bench().measure_ceilings()  # while there is memory
+        bench().instruments.measure_ceilings()  # while there is memory
     with contextlib.closing(RankPool(device, ROOT)) as pool:
         yield pool.of
 

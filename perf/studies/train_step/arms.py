@@ -63,7 +63,7 @@ def samples_of(
     that name in the reply of an earlier process to these arms.
     """
     bench = Bench(device_kind())
-    reply = bench.with_status(lambda: _samples(bench, names, case, rounds, built_first, expected))
+    reply = bench.instruments.with_status(lambda: _samples(bench, names, case, rounds, built_first, expected))
     return reply if reply["status"] == "ok" else refused(reply)
 
 
@@ -71,7 +71,7 @@ def _samples(
     bench: Bench, names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None
 ) -> dict[str, Any]:
     device = device_kind()
-    bench.measure_ceilings()  # while there is memory
+    bench.instruments.measure_ceilings()  # while there is memory
     oracle = expected or _expected(case, device, with_peers=any(":" in name for name in names))
     works: list[Workload | None] = [None] * len(names)
 
@@ -79,7 +79,7 @@ def _samples(
         works[index] = work = _built(names[index], case, device, oracle)
         return work
 
-    new_clock = partial(bench.new_clock, "gpu_wall" if device == "cuda" else "wall")
+    new_clock = partial(bench.instruments.new_clock, "gpu_wall" if device == "cuda" else "wall")
     arms = [ComparedArm(str(index), partial(build, index), new_clock) for index in range(len(names))]
     order = [arm.name for arm in arms]
     built = (*arms[built_first:], *arms[:built_first])

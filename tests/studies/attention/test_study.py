@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.comparison import Comparer
+from perf.harness.instruments import Instruments
 from perf.harness.status import describe
 from perf.studies.attention import arms, comparing, results
 from perf.studies.attention.cells import SCORES_BYTES, Cell, cells_of, min_bytes, narrowed, peers_of, scores_bytes
@@ -167,15 +168,15 @@ def test_eager_is_refused_by_its_bytes(monkeypatch):
     assert min_bytes(replace(cell, mode="forward"), "reference") == 2 * 32 * GIB
     assert min_bytes(cell, "triton") == 0
     monkeypatch.setattr(arms, "memory_bytes", lambda: 100 * GIB)
-    reply = arms.compared(Comparer("cpu", arms.ROOT), "cpu", cell, ["reference"], ["reference"], 2)["reference"]
+    reply = arms.compared(Comparer(Instruments("cpu")), "cpu", cell, ["reference"], ["reference"], 2)["reference"]
     assert reply == {"status": "out_of_memory", "reason": "its scores take 128 GiB at least, this GPU has 100"}
 
 
 @pytest.fixture
 def worker(monkeypatch):
     """A measuring process' state without its greeting: ceilings so high that nothing is too fast."""
-    worker = Comparer("cpu", arms.ROOT)
-    worker._ceilings = {"matmul_flops_per_s": {"float32": math.inf}, "copy_bytes_per_s": math.inf}
+    worker = Comparer(Instruments("cpu"))
+    worker.instruments.ceilings = {"matmul_flops_per_s": {"float32": math.inf}, "copy_bytes_per_s": math.inf}
     return worker
 
 
@@ -215,12 +216,12 @@ def test_rounds_in_which_the_gpu_slowed_itself_down_do_not_count(worker, log):
             self.calls += 1
             return ["power brake"] if self.calls in self.bad else []
 
-    worker._nvml = Nvml()
-    worker._nvml.bad = (3, 5)  # of two arms: rounds 1 and 2
+    worker.instruments.nvml = Nvml()
+    worker.instruments.nvml.bad = (3, 5)  # of two arms: rounds 1 and 2
     replies = arms.compared(worker, "cpu", TINY, ["a", "b"], [], 4)
     assert [len(reply["samples_s"]) for reply in replies.values()] == [2, 2]
     assert replies["a"]["sm_mhz"] == 1980
-    worker._nvml.bad = range(100)
+    worker.instruments.nvml.bad = range(100)
     for reply in arms.compared(worker, "cpu", TINY, ["a", "b"], [], 4).values():
         assert (reply["status"], reply["reason"]) == ("throttled", "the GPU slowed itself down: power brake")
         assert "samples_s" not in reply
@@ -228,7 +229,7 @@ def test_rounds_in_which_the_gpu_slowed_itself_down_do_not_count(worker, log):
 
 def test_an_arm_that_breaks_the_device_is_answered_alone(worker, log, monkeypatch):
     def breaks(problem, device):
-        worker._usable = False
+        worker.instruments.usable = False
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setitem(attention_impls.IMPLS, "b", breaks)
