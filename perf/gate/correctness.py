@@ -15,7 +15,7 @@ from perf.files import scratch_folder
 from perf.gate.checkouts import clone
 from perf.gate.evidence import Arm
 from perf.harness.progress import TerminalBar
-from perf.harness.workers.single import die_with_parent
+from perf.harness.workers.measuring import die_with_parent
 from perf.printable import printable_lines
 
 LIMIT_S = 1800.0

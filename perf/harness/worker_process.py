@@ -10,7 +10,7 @@ from perf.harness import profiler
 from perf.harness.json_process import JsonProcess
 
 ENVIRONMENT = profiler.ENVIRONMENT | {"TRITON_DISABLE_LINE_INFO": "1"}  # with it a comment changes a kernel's digest
-WORKERS = Path(__file__).parent / "workers"
+SCRIPT = Path(__file__).parent / "workers" / "measuring.py"
 
 START_LIMIT_S = 180.0
 
@@ -25,10 +25,7 @@ class WorkerProcess:
     """
 
     def __init__(self, device: str, *checkouts: Path, python: str = sys.executable):
-        if len(checkouts) == 1:
-            self._command = [python, "-P", str(WORKERS / "single.py"), device, *map(str, checkouts)]
-        else:  # without -P: the script imports its neighbour by their common folder, which holds nothing else
-            self._command = [python, str(WORKERS / "pair.py"), device, *map(str, checkouts)]
+        self._command = [python, "-P", str(SCRIPT), device, *map(str, checkouts)]
         self._process: JsonProcess | None = None
         self._leaving = False
 

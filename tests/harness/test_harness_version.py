@@ -6,7 +6,7 @@ from pathlib import Path
 from perf import harness
 from perf.harness.sources import Sources
 
-DIGEST = "6cfb0dca96df7939"
+DIGEST = "f7d60cd29fbab9a8"
 """Of the definitions of all modules of perf/harness but these, docstrings and comments aside, at HARNESS_VERSION."""
 
 MAKE_NO_NUMBER = frozenset(

@@ -9,7 +9,7 @@ import sys
 
 def main() -> None:
     """Run the script as the main program."""
-    from single import die_with_parent  # type: ignore[import-not-found]  # the script beside this one
+    from measuring import die_with_parent  # type: ignore[import-not-found]  # the script beside this one
 
     die_with_parent()
     del sys.path[0]  # this folder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 def main() -> None:
     """Build the case, time its first call, write its seconds."""
-    from single import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
+    from measuring import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
 
     die_with_parent()
     checkout, case = Path(sys.argv[1]), json.loads(sys.argv[2])

@@ -1,8 +1,8 @@
-"""Entry script of one measuring process: `python -P single.py DEVICE CHECKOUT`, requests on stdin, replies on stdout.
+"""Entry script of a measuring process, `python -P measuring.py DEVICE CHECKOUT`, or BASE HEAD to hold both.
 
-Both directions carry a JSON document a line. The first reply is a greeting with the device, the software, the ceilings
-and a digest of the `cs336_systems` that this process imports; each request then gets one reply. The script is started
-by its path, because asv makes `perf` importable only in its own processes.
+Requests on stdin and replies on stdout are a JSON document a line. The first reply is a greeting with the device, the
+software, the ceilings and a digest of the `cs336_systems` that this process imports; each request then gets one reply.
+The script is started by its path, because asv makes `perf` importable only in its own processes.
 """
 
 import contextlib
@@ -13,24 +13,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
 def main() -> None:
-    """Measure the cases of one checkout."""
-
-    def make() -> Any:
-        from perf.harness.measure import Worker
-
-        return Worker(sys.argv[1], Path(sys.argv[2]))
-
-    serve(make)
-
-
-def serve(make: Callable[[], Any]) -> None:
-    """Send the greeting of the worker that `make` returns, then its replies until stdin ends."""
+    """Send the worker's greeting, then its replies until stdin ends."""
     die_with_parent()
     faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # say where it hangs, then die
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -41,13 +29,23 @@ def serve(make: Callable[[], Any]) -> None:
         replies.write(json.dumps(document) + "\n")
         replies.flush()
 
-    worker = make()
+    worker = _worker(sys.argv[1], *map(Path, sys.argv[2:]))
     reply(worker.greeting())
     for line in sys.stdin:
         answer = worker.answer(json.loads(line))
         reply(answer | {"leaving": not worker.instruments.usable})
         if not worker.instruments.usable:
             return
+
+
+def _worker(device: str, *checkouts: Path) -> Any:
+    if len(checkouts) == 1:
+        from perf.harness.measure import Worker
+
+        return Worker(device, *checkouts)
+    from perf.harness.pair import PairWorker
+
+    return PairWorker(device, dict(zip(("base", "head"), checkouts, strict=True)))
 
 
 def die_with_parent() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 def main() -> None:
     """Join the process group, answer until stdin ends."""
-    from single import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
+    from measuring import die_with_parent, import_perf  # type: ignore[import-not-found]  # the script beside this one
 
     die_with_parent()
     device, checkout, rank, world_size = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
