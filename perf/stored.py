@@ -3,9 +3,11 @@
 import ast
 import functools
 import itertools
+import json
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 MAX_VALUE = 1e15
@@ -17,6 +19,29 @@ _UNIT = re.compile(r"[\w/ %]{0,20}", re.ASCII)
 _FIELDS = {"commit_hash": str, "env_name": str, "date": int, "params": dict, "python": str, "requirements": dict}
 _FIELDS |= {"result_columns": list, "results": dict, "version": int}
 _MAX_DATE = 4e12  # milliseconds since 1970: the year 2096
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a file of asv's: results, benchmarks.json or machine.json.
+
+    Raises `click.ClickException` with one line for a file that cannot be read or has a fault.
+    """
+    import click  # which the scripts of a workflow do without, like all that is installed
+
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise click.ClickException(f"{path} cannot be read: {error}") from None
+    if path.name not in ("machine.json", "benchmarks.json"):
+        problem = problem_of_results(document)
+    elif not isinstance(document, dict):
+        problem = "not an object"
+    else:
+        entries = document.items() if path.name == "benchmarks.json" else ()
+        problem = next(filter(None, (problem_of_benchmark(*one) for one in entries if one[0] != "version")), "")
+    if problem:
+        raise click.ClickException(f"{path} is not a file of asv's: {problem}")
+    return document
 
 
 def problem_of_results(document: Any) -> str:

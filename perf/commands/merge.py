@@ -6,7 +6,6 @@ and of two numbers that of the row that was last run.
 """
 
 import contextlib
-import itertools
 import json
 import math
 from collections import Counter
@@ -15,12 +14,12 @@ from typing import Any
 
 import click
 
+from perf import stored
 from perf.files import write_aside
 from perf.harness import records
 from perf.harness.journal import Journal, read_lines
 from perf.harness.lock import lock_checkout
 from perf.harness.working_tree import ROOT
-from perf.stored import problem_of_benchmark, problem_of_results
 
 STARTED_AT = 3
 """Place of a row's start among asv's columns."""
@@ -36,7 +35,7 @@ def merge(source: Path, target: Path) -> int:
     if not files:
         raise click.ClickException(f"{source} was given; allowed: a folder with results/<machine>/*.json in it")
     # Reads, checks and merges all files before it writes any.
-    read = {path: _checked(path) for path in [*files, source / "results" / "benchmarks.json"]}
+    read = {path: stored.read(path) for path in [*files, source / "results" / "benchmarks.json"]}
     lines = {
         (machine, commit): _sound_lines(source / "records", machine, commit)
         for machine in records.machines(source / "records")
@@ -48,13 +47,13 @@ def merge(source: Path, target: Path) -> int:
         if not into.exists():
             to_write.append((into, theirs, {}))
         elif path.name == "machine.json":
-            _require_same(theirs, _checked(into), "gpu", path)
+            _require_same(theirs, stored.read(into), "gpu", path)
         elif path.name != "benchmarks.json":
-            to_write.append((into, _merged(_checked(into), theirs, path), {}))
-        elif (entries := _entries(ours := _checked(into), theirs, source, target)) != ours:
+            to_write.append((into, _merged(stored.read(into), theirs, path), {}))
+        elif (entries := _entries(ours := stored.read(into), theirs, source, target)) != ours:
             to_write.append((into, entries, {"indent": 4, "sort_keys": True}))  # asv's own format
     for into, document, form in to_write:
-        _write(into, document, **form)
+        write_aside(into, json.dumps(document, **form))
     for (machine, commit), of_commit in lines.items():
         _merge_records(of_commit, target / "records", machine, commit)
     return len(files)
@@ -74,7 +73,7 @@ def _last_runs(results: Path) -> dict[str, int]:
     last: dict[str, int] = {}
     for path in results.glob("*/*-*.json"):
         with contextlib.suppress(click.ClickException):
-            for name, row in _checked(path)["results"].items():
+            for name, row in stored.read(path)["results"].items():
                 last[name] = max(last.get(name, 0), _start(row))
     return last
 
@@ -164,35 +163,10 @@ def commits(source: Path) -> set[str]:
     """Return the full hashes of the commits with results or records. Raises `click.ClickException` with one line."""
     measured = set()
     for path in sorted((source / "results").glob("*/*-*.json")):
-        measured.add(_checked(path)["commit_hash"])
+        measured.add(stored.read(path)["commit_hash"])
     for machine in records.machines(source / "records"):
         measured |= set(records.commits(source / "records", machine))
     return measured
-
-
-def _checked(path: Path) -> Any:
-    document = _load(path)
-    if path.name in ("machine.json", "benchmarks.json"):
-        problem = "" if isinstance(document, dict) else "not an object"
-    else:
-        problem = problem_of_results(document)
-    if path.name == "benchmarks.json" and not problem:
-        entries = ((name, entry) for name, entry in document.items() if name != "version")
-        problem = next(filter(None, itertools.starmap(problem_of_benchmark, entries)), "")
-    if problem:
-        raise click.ClickException(f"{path} is not a file of asv's: {problem}")
-    return document
-
-
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise click.ClickException(f"{path} cannot be read: {error}") from None
-
-
-def _write(path: Path, document: Any, **form: Any) -> None:
-    write_aside(path, json.dumps(document, **form))
 
 
 @click.command("merge")

@@ -8,7 +8,6 @@ measured, so that it is not repeated every night.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import click
 
+from perf import stored
 from perf.gate.acceptance import FILE as ACCEPTED
 from perf.gate.report import Unreadable, read_report
 from perf.git import output
@@ -99,14 +99,9 @@ def _versions(results: Path, commit: str) -> dict[str, str]:
     """Return the rows in a commit's results, of all environments together."""
     rows: dict[str, str] = {}
     for path in results.glob(f"{commit[:8]}-*.json"):
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            if document["commit_hash"] == commit:
-                rows |= {name: str(row[2]) for name, row in document["results"].items()}
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            raise click.ClickException(
-                f"{path} is truncated, or not a result of asv's: move it aside ({error})"
-            ) from None
+        document = stored.read(path)
+        if document["commit_hash"] == commit:
+            rows |= {name: str(row[2]) for name, row in document["results"].items() if len(row) > 2}
     return rows
 
 

@@ -63,7 +63,9 @@ def results(project, commit, rows):
     """Results of a commit: row -> version."""
     folder = project.folder / "perf" / "results" / "m"
     folder.mkdir(parents=True, exist_ok=True)
-    document = {"commit_hash": commit, "results": {name: [[1.0], [], version] for name, version in rows.items()}}
+    document = {"commit_hash": commit, "env_name": "linked-py3.11", "date": 0, "version": 2, "python": "3.11"}
+    document |= {"params": {}, "requirements": {}, "result_columns": []}
+    document |= {"results": {name: [[1.0], [], version] for name, version in rows.items()}}
     (folder / f"{commit[:8]}-linked-py3.11.json").write_text(json.dumps(document))
 
 
