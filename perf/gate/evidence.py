@@ -1,6 +1,7 @@
 """Evidence of a gate: plain data that the measuring processes fill and that nobody has judged yet."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,18 @@ class Outcome:
 
     largest_allocations: tuple[tuple[int, str], ...] = ()
     """Largest live allocations at the memory peak: bytes, source location."""
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any]) -> "Outcome":
+        """Read a visit's reply, or its line on record."""
+        return cls(
+            reply["status"],
+            reply["reason"],
+            reply.get("peak_bytes"),
+            tuple(tuple(kernel) for kernel in reply.get("kernels", ())),
+            tuple(reply.get("triton_kernels", ())),
+            tuple(tuple(one) for one in reply.get("largest_allocations", ())),
+        )
 
     @property
     def works(self) -> bool:

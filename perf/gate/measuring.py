@@ -135,7 +135,7 @@ class Measuring:
             self._ask_apart(worker, one)
             return
         if first:
-            one.outcomes = {arm: _outcome(reply[arm]) for arm in ARMS}
+            one.outcomes = {arm: Outcome.of(reply[arm]) for arm in ARMS}
             one.differences = tuple((name, found, allowed) for name, found, allowed in reply.get("differences", ()))
         elif bad := [arm for arm in ARMS if reply[arm]["status"] != "ok"]:
             one.trouble = f"{bad[0]} in a later visit: {reply[bad[0]]['reason']}"
@@ -158,7 +158,7 @@ class Measuring:
                 apart = dict.fromkeys(ARMS, Outcome("unavailable", reason))
                 break
             reply = self._ask(worker, one, [arm], True)
-            apart[arm] = _outcome(reply.get(arm, reply))
+            apart[arm] = Outcome.of(reply.get(arm, reply))
         if any(outcome.works for outcome in apart.values()):
             one.outcomes = apart
         else:
@@ -219,17 +219,6 @@ def _goes_on(one: Evidence) -> bool:
     """Return whether another visit can add anything: both arms are good so far, and no visit failed."""
     good = all(outcome.status == "ok" for outcome in one.outcomes.values())
     return good and not one.trouble and (one.case.timed or not one.outcomes or one.more_peaks_wanted)
-
-
-def _outcome(reply: dict[str, Any]) -> Outcome:
-    return Outcome(
-        status=reply["status"],
-        reason=reply["reason"],
-        peak_bytes=reply.get("peak_bytes"),
-        kernels=tuple(tuple(kernel) for kernel in reply.get("kernels", ())),
-        triton_kernels=tuple(reply.get("triton_kernels", ())),
-        largest_allocations=tuple(tuple(one) for one in reply.get("largest_allocations", ())),
-    )
 
 
 def _paired_visit(reply: dict[str, Any], process: int, visit: int) -> PairedVisit:

@@ -200,13 +200,7 @@ def _read_sessions(directory: Path, machine: str, commit: str) -> list[dict[str,
 def outcomes_of(directory: Path, machine: str, commit: str) -> Mapping[tuple[str, tuple[Any, ...]], Outcome]:
     """Return kernels and peak allocations of each case at a commit, by class and parameters."""
     return {
-        (one["benchmark"], tuple(one["params"].values())): Outcome(
-            one["status"],
-            peak_bytes=one.get("peak_bytes"),
-            kernels=tuple((name, count, us) for name, count, us in one["kernels"]),
-            triton_kernels=tuple(one.get("triton_kernels", ())),
-            largest_allocations=tuple((size, where) for size, where in one.get("largest_allocations", ())),
-        )
+        (one["benchmark"], tuple(one["params"].values())): Outcome.of(one)
         for one in recorded.read(directory, machine, commit).lines
         if "kernels" in one
     }
