@@ -39,23 +39,6 @@ WORKING_TREE = "working-tree"
 _SEE_ALL = "python -m perf case --list"
 
 
-def run(name: str | None, *, impls: str | None, visits: int, list_only: bool, profiler: str | None) -> None:
-    """Time, list or profile the cases that `name` selects. Raises `click.ClickException` with one line."""
-    if name is None and not list_only:
-        raise click.UsageError(f"NAME was not given; see all names with {_SEE_ALL}")
-    cases = select(name or "", impls)
-    if list_only:
-        for case in cases:
-            click.echo(case.key)
-        return
-    with measuring(command_line()):
-        if profiler:
-            named = [case for case in cases if _matches(case, name or "")]  # without the peers that were added
-            profile(_only_case(named or cases, narrowed=impls is not None), profiler)
-        else:
-            _time(cases, visits)
-
-
 def select(name: str, impls: str | None = None) -> list[Case]:
     """Select the cells that `name` matches: a cell is a case with all its implementations."""
     all_cases = []
@@ -250,4 +233,16 @@ def command(name: str | None, impls: str | None, visits: int, list_only: bool, p
     """
     if list_only and profiler:
         raise click.UsageError("--list and --profile were given; allowed: one of them")
-    run(name, impls=impls, visits=visits, list_only=list_only, profiler=profiler)
+    if name is None and not list_only:
+        raise click.UsageError(f"NAME was not given; see all names with {_SEE_ALL}")
+    cases = select(name or "", impls)
+    if list_only:
+        for case in cases:
+            click.echo(case.key)
+        return
+    with measuring(command_line()):
+        if profiler:
+            named = [case for case in cases if _matches(case, name or "")]  # without the peers that were added
+            profile(_only_case(named or cases, narrowed=impls is not None), profiler)
+        else:
+            _time(cases, visits)

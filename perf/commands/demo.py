@@ -23,33 +23,6 @@ from perf.workloads import PACKAGE
 FOLDER = ROOT / ".asv" / "demo"
 
 
-def run(count: int) -> None:
-    """Measure the last `count` commits that touch cs336_systems, publish, print a table."""
-    from perf.harness.device import machine
-
-    commits = _last_commits(count)
-    here = machine()
-    on_gpu = here["num_gpu"] != "0"
-    _announce(commits, here)
-    _write_inputs(commits, here)
-
-    pattern = SETS["quick" if on_gpu else "demo"]
-    try:
-        measured = _asv("run", "HASHFILE:commits.txt", "--machine", here["machine"], "-b", pattern, "--quick")
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"what was measured is in {_short(FOLDER / 'records')}") from None
-    if measured not in (0, 2):  # 2: some case failed, and the others are on file
-        raise click.ClickException(f"asv run ended with status {measured}; its output above says why")
-    if _asv("publish") != 0:
-        raise click.ClickException("asv publish failed; its output above says why")
-
-    click.echo(_table(commits, here["machine"]))
-    site = FOLDER / "html"
-    click.echo(f"\nThe site: {_short(site)}\nServe it: python -m http.server 8000 --directory {_short(site)}")
-    if measured == 2:
-        raise click.ClickException("some cases failed: see the table")
-
-
 def _last_commits(count: int) -> list[str]:
     """List the last commits that touch cs336_systems, newest first."""
     commits = output(ROOT, "log", "--first-parent", f"-{count}", "--format=%H", "--", PACKAGE).split()
@@ -145,11 +118,33 @@ def _short(path: Path) -> str:
 
 
 @click.command("demo")
-@click.option("--commits", default=3, show_default=True, type=click.IntRange(1, 50), help="Number of commits.")
-def command(commits: int) -> None:
+@click.option("--commits", "count", default=3, show_default=True, type=click.IntRange(1, 50), help="Number of commits.")
+def command(count: int) -> None:
     """Measure this repository's last commits and publish their site, on a small scale.
 
     Runs `asv run` over the last commits that touch cs336_systems, then `asv publish`: a quick set of GPU cases, or some
     CPU-sized cases on a machine without a GPU. Takes one to two minutes; writes only to .asv/demo.
     """
-    run(commits)
+    from perf.harness.device import machine
+
+    commits = _last_commits(count)
+    here = machine()
+    on_gpu = here["num_gpu"] != "0"
+    _announce(commits, here)
+    _write_inputs(commits, here)
+
+    pattern = SETS["quick" if on_gpu else "demo"]
+    try:
+        measured = _asv("run", "HASHFILE:commits.txt", "--machine", here["machine"], "-b", pattern, "--quick")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"what was measured is in {_short(FOLDER / 'records')}") from None
+    if measured not in (0, 2):  # 2: some case failed, and the others are on file
+        raise click.ClickException(f"asv run ended with status {measured}; its output above says why")
+    if _asv("publish") != 0:
+        raise click.ClickException("asv publish failed; its output above says why")
+
+    click.echo(_table(commits, here["machine"]))
+    site = FOLDER / "html"
+    click.echo(f"\nThe site: {_short(site)}\nServe it: python -m http.server 8000 --directory {_short(site)}")
+    if measured == 2:
+        raise click.ClickException("some cases failed: see the table")

@@ -5,8 +5,9 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,138 +30,120 @@ _INSTALL = "pip install -e '.[dev]'"
 class Check:
     """One line of the first table."""
 
-    name: str
     found: str
     remark: str = "ok"
     blocks: str = ""
     """Reason why no class can run here; "" if the check prevents none."""
 
 
-def run() -> None:
-    """Print all tables; exit with status 1 if no class can run here."""
-    checks = list(machine_checks())
-    click.echo(text_table({"check": one.name, "found": one.found, "remark": one.remark} for one in checks))
-    blocked = "; ".join(check.blocks for check in checks if check.blocks)
-    classes: dict[str, list[dict[str, str]]] = {}
-    for name, cls, broken in asv_classes():
-        cases, reason = _check_class(cls) if cls else ("?", broken)
-        classes.setdefault(blocked or reason, []).append({"asv class": name, "cases": cases})
-    for reason, rows in sorted(classes.items()):  # those that run here, which have no reason, first
-        click.echo(f"\n{prose(f'Do not run here: {reason}') if reason else 'Run here'}\n{text_table(rows)}")
-    if "" not in classes:
-        raise click.ClickException("no class of the suite can run here; the tables above say why")
+def checked(check: Callable[[], Check]) -> Check:
+    """Return the result of a check; never raise."""
+    try:
+        return check()
+    except ModuleNotFoundError as error:
+        return Check(f"not checked: {error.name} is not installed", "")
+    except Exception as error:  # the other checks must still run
+        return Check("the check itself failed", f"{type(error).__name__}: {one_line(error)}")
 
 
-def machine_checks() -> Iterator[Check]:
-    """Run all checks, in the order of the table; none of them raises."""
-    for name, check in _CHECKS.items():
-        try:
-            yield from ([result] if isinstance(result := check(name), Check) else result)
-        except ModuleNotFoundError as error:
-            yield Check(name, f"not checked: {error.name} is not installed", "")
-        except Exception as error:  # the other checks must still run
-            yield Check(name, "the check itself failed", f"{type(error).__name__}: {one_line(error)}")
-
-
-def _python(name: str) -> Check:
+def _python() -> Check:
     needed = sys.version_info >= (3, 11)
     blocks = "" if needed else f"Python {platform.python_version()} is too old"
     remark = "ok" if needed else "needs 3.11 or newer"
-    return Check(name, f"{platform.python_version()} ({sys.executable})", remark, blocks)
+    return Check(f"{platform.python_version()} ({sys.executable})", remark, blocks)
 
 
-def _torch(name: str) -> Check:
+def _torch() -> Check:
     try:
         import torch
     except ImportError as error:
-        return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "torch is not installed")
-    return Check(name, str(torch.__version__))
+        return Check("not installed", f"{one_line(error)}: {_INSTALL}", "torch is not installed")
+    return Check(str(torch.__version__))
 
 
-def _triton(name: str) -> Check:
+def _triton() -> Check:
     version = installed("triton")
     if not version:
-        return Check(name, "not installed", "the Triton kernels are n/a; everything else runs")
-    return Check(name, version)
+        return Check("not installed", "the Triton kernels are n/a; everything else runs")
+    return Check(version)
 
 
-def _interpreter(name: str) -> Check:
+def _interpreter() -> Check:
     import torch
 
     triton, numpy = installed("triton"), installed("numpy")
     if torch.cuda.is_available():
-        return Check(name, "not needed: the kernels are compiled for the GPU")
+        return Check("not needed: the kernels are compiled for the GPU")
     if not triton:
-        return Check(name, "not installed", "tests of the Triton kernels cannot run")
+        return Check("not installed", "tests of the Triton kernels cannot run")
     versions = f"triton {triton} with numpy {numpy}"
     if triton.startswith("3.6.") and _numbers(numpy) >= (2, 4):
-        return Check(name, versions, "tests of the kernels fail: use triton 3.7, or pip install 'numpy<2.4'")
-    return Check(name, versions)
+        return Check(versions, "tests of the kernels fail: use triton 3.7, or pip install 'numpy<2.4'")
+    return Check(versions)
 
 
-def _cuda(name: str) -> Check:
+def _cuda() -> Check:
     import torch
 
     if torch.version.cuda is None:
-        return Check(name, "none: this torch is built without it", "GPU classes do not run")
-    return Check(name, str(torch.version.cuda))
+        return Check("none: this torch is built without it", "GPU classes do not run")
+    return Check(str(torch.version.cuda))
 
 
-def _gpu(name: str) -> Check:
+def _gpu() -> Check:
     import torch
 
     if not torch.cuda.is_available():
-        return Check(name, "none that torch can use", "GPU classes do not run; the smoke classes do")
+        return Check("none that torch can use", "GPU classes do not run; the smoke classes do")
     all_gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     text = f"{all_gpus[0].name}, compute capability {all_gpus[0].major}.{all_gpus[0].minor}"
-    return Check(name, text + (f", the first of {len(all_gpus)}" if len(all_gpus) > 1 else ""))
+    return Check(text + (f", the first of {len(all_gpus)}" if len(all_gpus) > 1 else ""))
 
 
-def _driver(name: str) -> Check:
+def _driver() -> Check:
     from perf.harness.device import Nvml
 
     uuid = _gpu_uuid()
     if not uuid:
-        return Check(name, "not checked: there is no GPU")
+        return Check("not checked: there is no GPU")
     nvml = Nvml.open(uuid)
     if nvml is None:
-        return Check(name, "NVML is unavailable", "clocks, power and throttling will not be in the records")
+        return Check("NVML is unavailable", "clocks, power and throttling will not be in the records")
     limits = nvml.constants()
-    return Check(name, f"{limits['driver']}, {limits['power_limit_w']} W, up to {limits['max_sm_mhz']} MHz")
+    return Check(f"{limits['driver']}, {limits['power_limit_w']} W, up to {limits['max_sm_mhz']} MHz")
 
 
-def _trouble(name: str) -> Check:
+def _trouble() -> Check:
     uuid = _gpu_uuid()
     if not uuid:
-        return Check(name, "not checked: there is no GPU")
+        return Check("not checked: there is no GPU")
     reasons = preflight.busy_or_broken_gpus()
-    return Check(name, "; ".join(reasons) or "none", "nothing is measured until it is resolved" if reasons else "ok")
+    return Check("; ".join(reasons) or "none", "nothing is measured until it is resolved" if reasons else "ok")
 
 
 def _tool(name: str, remark: str) -> Check:
     path = shutil.which(name)
-    return Check(name, path or "not on the PATH", "ok" if path else remark)
+    return Check(path or "not on the PATH", "ok" if path else remark)
 
 
-def _disk(name: str) -> Iterator[Check]:
-    for folder in (ROOT / ".asv", RECORDS):
-        existing = preflight.existing(folder)
-        free = shutil.disk_usage(existing).free
-        remark = "ok"
-        if not os.access(existing, os.W_OK):
-            remark = "cannot be written to"
-        elif free < preflight.MIN_FREE_BYTES:
-            remark = "less than 1 GiB: nothing is measured"
-        yield Check(f"{name} {folder.relative_to(ROOT)}/", f"{free / 2**30:.1f} GiB free", remark)
+def _disk(folder: Path) -> Check:
+    existing = preflight.existing(folder)
+    free = shutil.disk_usage(existing).free
+    remark = "ok"
+    if not os.access(existing, os.W_OK):
+        remark = "cannot be written to"
+    elif free < preflight.MIN_FREE_BYTES:
+        remark = "less than 1 GiB: nothing is measured"
+    return Check(f"{free / 2**30:.1f} GiB free", remark)
 
 
-def _git(name: str) -> Check:
+def _git() -> Check:
     if shutil.which("git") is None:
-        return Check(name, "not on the PATH", "asv measures commits, so it needs git", "git is not installed")
+        return Check("not on the PATH", "asv measures commits, so it needs git", "git is not installed")
     try:
         head = _printed("rev-parse", "--short", "HEAD")
     except click.ClickException as error:
-        return Check(name, "no commits", "asv measures commits", error.message)
+        return Check("no commits", "asv measures commits", error.message)
     version = _printed("--version").removeprefix("git version ")
     remarks = []
     if _printed("rev-parse", "--is-shallow-repository") == "true":
@@ -171,43 +154,43 @@ def _git(name: str) -> Check:
         version = f"{version}, no branch main"
         remarks.append("asv publish requires main: git checkout -B main")
     if remarks:
-        return Check(name, version, "; ".join(remarks))
-    return Check(name, f"{version}, full history, HEAD {head}")
+        return Check(version, "; ".join(remarks))
+    return Check(f"{version}, full history, HEAD {head}")
 
 
-def _asv(name: str) -> Check:
+def _asv() -> Check:
     try:
         import asv  # noqa: F401
     except ImportError as error:
-        return Check(name, "not installed", f"{one_line(error)}: {_INSTALL}", "asv is not installed")
+        return Check("not installed", f"{one_line(error)}: {_INSTALL}", "asv is not installed")
     version = installed("asv")
-    return Check(name, version, "ok" if version == ASV else f"the suite is written for asv {ASV}: {_INSTALL}")
+    return Check(version, "ok" if version == ASV else f"the suite is written for asv {ASV}: {_INSTALL}")
 
 
-def _machine_file(name: str) -> Check:
+def _machine_file() -> Check:
     from perf.harness.device import machine
 
     path, here = machine_file(), machine()["machine"]
     try:
         known = known_machines() if path.exists() else set()
     except ValueError as error:
-        return Check(name, str(path), str(error))
+        return Check(str(path), str(error))
     if here not in known:
         others = f"knows {', '.join(sorted(known))}" if known else "does not exist"
-        return Check(name, f"{path} {others}", f"this machine is {here}: python -m perf machine")
+        return Check(f"{path} {others}", f"this machine is {here}: python -m perf machine")
     if len(known) > 1:
-        return Check(name, f"{here}, among {len(known)} in {path}", f"use asv run --machine {here}")
-    return Check(name, f"{here} in {path}")
+        return Check(f"{here}, among {len(known)} in {path}", f"use asv run --machine {here}")
+    return Check(f"{here} in {path}")
 
 
-def _browser(name: str) -> Check:
+def _browser() -> Check:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     programs = f"{chromium or 'no chromium'}, {driver or 'no chromedriver'}"
-    return Check(name, programs, "ok" if chromium and driver else "browser tests of the site are skipped")
+    return Check(programs, "ok" if chromium and driver else "browser tests of the site are skipped")
 
 
-_CHECKS: dict[str, Callable[[str], Check | Iterator[Check]]] = {
+CHECKS: dict[str, Callable[[], Check]] = {
     "Python": _python,
     "torch": _torch,
     "Triton": _triton,
@@ -216,9 +199,10 @@ _CHECKS: dict[str, Callable[[str], Check | Iterator[Check]]] = {
     "GPU": _gpu,
     "driver": _driver,
     "trouble on the GPU": _trouble,
-    "nsys": functools.partial(_tool, remark="perf case --profile nsys needs it; --profile torch does not"),
-    "ncu": functools.partial(_tool, remark="perf case --profile ncu needs it; --profile torch does not"),
-    "disk,": _disk,
+    "nsys": functools.partial(_tool, "nsys", remark="perf case --profile nsys needs it; --profile torch does not"),
+    "ncu": functools.partial(_tool, "ncu", remark="perf case --profile ncu needs it; --profile torch does not"),
+    "disk, .asv/": functools.partial(_disk, ROOT / ".asv"),
+    "disk, perf/records/": functools.partial(_disk, RECORDS),
     "git": _git,
     "asv": _asv,
     "asv's machine file": _machine_file,
@@ -259,4 +243,14 @@ def command() -> None:
     Each check has one line: ok, or the remedy. Takes about 5 seconds, most of them to import torch; changes nothing.
     The exit status is 0 if at least one asv class can run here.
     """
-    run()
+    checks = {name: checked(check) for name, check in CHECKS.items()}
+    click.echo(text_table({"check": name, "found": one.found, "remark": one.remark} for name, one in checks.items()))
+    blocked = "; ".join(check.blocks for check in checks.values() if check.blocks)
+    classes: dict[str, list[dict[str, str]]] = {}
+    for name, cls, broken in asv_classes():
+        cases, reason = _check_class(cls) if cls else ("?", broken)
+        classes.setdefault(blocked or reason, []).append({"asv class": name, "cases": cases})
+    for reason, rows in sorted(classes.items()):  # those that run here, which have no reason, first
+        click.echo(f"\n{prose(f'Do not run here: {reason}') if reason else 'Run here'}\n{text_table(rows)}")
+    if "" not in classes:
+        raise click.ClickException("no class of the suite can run here; the tables above say why")

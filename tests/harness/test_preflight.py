@@ -88,7 +88,7 @@ def waiting(*arguments: str) -> "subprocess.Popen[bytes]":
 def test_nothing_is_said_of_a_gpu_that_is_ours_and_sound(driver: Any) -> None:
     driver([os.getpid()])
     assert preflight.busy_or_broken_gpus() == []
-    assert doctor._trouble("trouble") == doctor.Check("trouble", "none")
+    assert doctor._trouble() == doctor.Check("none")
 
 
 def test_who_started_this_process_is_no_trouble(driver: Any) -> None:
@@ -128,7 +128,7 @@ def test_others_on_the_gpu_are_named(driver: Any) -> None:
         (reason,) = preflight.busy_or_broken_gpus()
         assert reason.startswith(f"process {other.pid} ({Path(sys.executable).name} -c ")
         assert " train the net) " in reason and "GPU 0" in reason
-        assert doctor._trouble("trouble").found == reason
+        assert doctor._trouble().found == reason
     finally:
         other.communicate(b"\n")
 
