@@ -18,6 +18,7 @@ from perf.harness.case import Case, case_key
 from perf.harness.declaration import problem_of_class
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress, say
+from perf.harness.records import CaseResult
 from perf.harness.status import NOT_APPLICABLE, describe
 from perf.harness.supervisor import FULL, QUICK, Effort, measure, visits_of
 
@@ -34,8 +35,8 @@ PROGRESS_VARIABLE = "PERF_PROGRESS"
 HUNG_AFTER = 0.3
 """Fraction of asv's `timeout` (seconds without output) after which a visit counts as hung, before asv's own limit."""
 
-Results = dict[str, dict[str, Any]]
-"""Case key -> status, reason, samples_s, peak_bytes, facts; asv pickles it between `setup_cache` and `track_*`."""
+Results = dict[str, CaseResult]
+"""By case key; asv pickles it between `setup_cache` and `track_*`."""
 
 
 def measure_class(benchmark: Any) -> Results:
@@ -57,31 +58,22 @@ def measure_class(benchmark: Any) -> Results:
     except SystemExit as reason:  # which asv shows with --show-stderr alone
         say(str(reason), os.environ.get(PROGRESS_VARIABLE))
         raise
-    return {
-        result.key: {
-            "status": result.status,
-            "reason": result.reason,
-            "samples_s": list(result.samples_s),
-            "peak_bytes": result.peak_bytes,
-            "facts": result.facts,
-        }
-        for result in results
-    }
+    return {result.key: result for result in results}
 
 
 def reported_time(benchmark: Any, results: Results, *params: Any) -> dict[str, Any]:
     """Return the samples in seconds, in asv's format for its statistics."""
-    return {"samples": _result(benchmark, results, params)["samples_s"], "number": 1}
+    return {"samples": list(_result(benchmark, results, params).samples_s), "number": 1}
 
 
-def reported_peak_memory(benchmark: Any, results: Results, *params: Any) -> int:
+def reported_peak_memory(benchmark: Any, results: Results, *params: Any) -> int | None:
     """Return the peak of the requested bytes."""
-    return _result(benchmark, results, params)["peak_bytes"]
+    return _result(benchmark, results, params).peak_bytes
 
 
 def reported_fact(benchmark: Any, results: Results, name: str, *params: Any) -> float:
     """Return one of the workload's facts by its name."""
-    return _result(benchmark, results, params)["facts"][name]
+    return _result(benchmark, results, params).facts[name]
 
 
 def cases_of(benchmark: Any) -> list[Case]:
@@ -130,7 +122,7 @@ def is_selected(case: Case, benchmark: Any, patterns: list[str]) -> bool:
     return not patterns or any(re.search(pattern, name) for pattern in patterns for name in names)
 
 
-def _result(benchmark: Any, results: Results, params: tuple[Any, ...]) -> dict[str, Any]:
+def _result(benchmark: Any, results: Results, params: tuple[Any, ...]) -> CaseResult:
     from asv_runner.benchmarks.mark import SkipNotImplemented
 
     if not isinstance(results, dict):
@@ -138,10 +130,10 @@ def _result(benchmark: Any, results: Results, params: tuple[Any, ...]) -> dict[s
             f"{type(benchmark).__name__}.setup_cache returns no results; allowed: return measure_class(self)"
         )
     result = results[case_key(benchmark_name(benchmark), params)]
-    if result["status"] == "ok":
+    if result.status == "ok":
         return result
-    reason = describe(result)
-    if result["status"] in NOT_APPLICABLE:
+    reason = describe(vars(result))
+    if result.status in NOT_APPLICABLE:
         raise SkipNotImplemented(reason)
     raise SystemExit(reason)
 

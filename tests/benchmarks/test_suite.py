@@ -213,7 +213,7 @@ def test_status_becomes_a_number_an_na_or_a_failure():
     key = "smoke.SmokeControls('copy')"
 
     def results(status, **extra):
-        return {key: {"status": status, "reason": "why", "samples_s": [1.0], "peak_bytes": 5} | extra}
+        return {key: SimpleNamespace(status=status, reason="why", samples_s=(1.0,), peak_bytes=5, **extra)}
 
     assert suite.reported_time(benchmark, results("ok"), "copy") == {"samples": [1.0], "number": 1}
     assert suite.reported_peak_memory(benchmark, results("ok"), "copy") == 5
