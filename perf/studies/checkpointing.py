@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,7 +12,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import measure, step_seconds
 from perf.studies.lm import OURS, Models, Setting, accounted, device_kind, model_options, rows_of
-from perf.studies.rows import CheckpointingRow, Row
+from perf.studies.rows import CheckpointingRow, Row, differing, grouped
 from perf.units import GIB, memory, times
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training
@@ -103,10 +102,7 @@ def timed(training: Training, warm_up: int, steps: int) -> Row:
 
 def groups(rows: list[CheckpointingRow]) -> list[list[CheckpointingRow]]:
     """Return the rows of each model, context, precision, variant and attention."""
-    found: dict[Any, list[CheckpointingRow]] = {}
-    for row in rows:
-        found.setdefault(tuple(row[axis] for axis in Setting.AXES), []).append(row)  # type: ignore[literal-required]
-    return list(found.values())
+    return [mine for _, mine in grouped(rows, *Setting.AXES)]
 
 
 def predicted_seconds(rows: list[CheckpointingRow], row: CheckpointingRow) -> float | None:
@@ -142,8 +138,7 @@ def shown(rows: list[CheckpointingRow]) -> Iterator[Row]:
 
 def told_apart_by(rows: list[CheckpointingRow]) -> list[str]:
     """Return the axes that name a group of these rows: variant and attention only if there are several."""
-    first, others = Setting.AXES[:3], Setting.AXES[3:]
-    return [*first, *(axis for axis in others if len({row[axis] for row in rows}) > 1)]  # type: ignore[literal-required]
+    return differing(rows, Setting.AXES, always=Setting.AXES[:3])
 
 
 def _where(row: CheckpointingRow, axes: Sequence[str]) -> str:
@@ -218,5 +213,4 @@ def draw(rows: list[CheckpointingRow], path: Path, title: str) -> None:
     for axes in (peak, time):
         axes.xaxis.get_major_locator().set_params(integer=True)
     peak.legend(fontsize=6)
-    figures.set_title(figure, title)
-    figures.save(figure, path)
+    figures.save(figure, path, title)

@@ -18,7 +18,7 @@ from perf.studies import figures
 from perf.studies.document import any_result, conclude, document, heading, out_option, write_in_parts
 from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
 from perf.studies.progress import progress
-from perf.studies.rows import Row
+from perf.studies.rows import Row, differing
 from perf.studies.workspaces import workspaces
 from perf.tables import text_table
 from perf.workloads.transformer_training import Training
@@ -73,7 +73,7 @@ def command(
         click.echo(f"\n{part.capitalize()}: medians, ms; first call, s; gain over eager")
         click.echo(text_table(shown(mine)))
         if any_result(mine):
-            DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
+            draw(mine, out / f"compile-{part}.png", heading(whole))
     conclude([])
 
 
@@ -148,89 +148,25 @@ def shown(rows: list[Row]) -> Iterator[Row]:
         yield cells | ({} if row["status"] == "ok" else {"status": describe(row)})
 
 
-Gains = list[tuple[Row, float]]
-"""Rows of compiled forms, each with its gain over the eager row of the same cell."""
-
-
-def draw_attention(rows: list[Row], path: Path, title: str) -> None:
-    """Plot the gain of the compiled form over seq_len, a line for each d."""
-
-    def draw(axes: Any, gains: Gains) -> None:
-        for d in sorted({row["d"] for row, _ in gains}):
-            points = sorted((row["seq_len"], gain) for row, gain in gains if row["d"] == d)
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"d = {d}")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted({row["seq_len"] for row, _ in gains}))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlabel("seq_len", fontsize=8)
-
-    _draw(rows, path, title, draw, side_by_side=True)
-
-
-def draw_model(rows: list[Row], path: Path, title: str) -> None:
-    """Draw the gain of each variant, a group of bars for each model and setting."""
-    named = ("size", *(axis for axis in Setting.AXES[1:] if axis != "variant" and len({row[axis] for row in rows}) > 1))
-
-    def label(row: Row) -> str:
-        return "\n".join(str(row[axis]) for axis in named)
-
-    labels = list(dict.fromkeys(map(label, rows)))
-    variants = list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != "eager"))
-
-    def draw(axes: Any, gains: Gains) -> None:
-        width = 0.8 / len(variants)
-        for index, variant in enumerate(variants):
-            mine = [(row, gain) for row, gain in gains if row["variant"] == variant]
-            if not mine:  # a captured step has no separate forward
-                continue
-            shift = (index - (len(variants) - 1) / 2) * width
-            places = [labels.index(label(row)) + shift for row, _ in mine]
-            bars = axes.bar(places, [gain for _, gain in mine], width=width, color=f"C{index}", label=variant)
-            axes.bar_label(bars, fmt="%.2f", fontsize=6.5)
-        axes.set_xticks(range(len(labels)), labels, fontsize=8)
-        axes.set_xlim(-0.5, len(labels) - 0.5)
-        axes.margins(y=0.12)
-
-    _draw(rows, path, title, draw, side_by_side=False, width=1.5 + 0.4 * len(labels) * len(variants))
-
-
-DRAWN = {"attention": draw_attention, "model": draw_model}
-
-
-def _draw(
-    rows: list[Row],
-    path: Path,
-    title: str,
-    draw: Callable[[Any, Gains], None],
-    *,
-    side_by_side: bool,
-    width: float = 8.0,
-) -> None:
-    """Draw a panel for each call with a gain; draw nothing where no row has an eager one beside it."""
+def draw(rows: list[Row], path: Path, title: str) -> None:
+    """Draw a panel for each call: the gain of each compiled form. Draw nothing without an eager row beside one."""
     eager = _eager(rows)
-    panels: dict[str, Gains] = {}
-    for row, call in itertools.product(rows, CALLS):
-        if row["variant"] != "eager" and (gain := _gain(row, call, eager)) is not None:
-            panels.setdefault(call, []).append((row, gain))
-    if not panels:
+    compiled = [row for row in rows if row["variant"] != "eager"]
+    by_call = {call: [(row, gain) for row in compiled if (gain := _gain(row, call, eager))] for call in CALLS}
+    by_call = {call: gains for call, gains in by_call.items() if gains}
+    if not by_call:
         return
-    shape = (1, len(panels)) if side_by_side else (len(panels), 1)
-    size = (max(4.0, min(10.0, width)), 0.7 + 2.4 * shape[0])
-    figure, grid = figures.subplots(*shape, figsize=size, squeeze=False)
-    for axes, call in zip(grid.flat, [call for call in CALLS if call in panels], strict=True):
-        draw(axes, panels[call])
-        axes.axhline(1, color="black", lw=1, ls=":")
-        axes.set_title(call, fontsize=9)
-        axes.tick_params(labelsize=8)
-    for axes in grid[:, 0]:
-        axes.set_ylabel("times as fast as eager", fontsize=8)
-    keys: dict[str, Any] = {}
-    for axes in grid.flat:
-        handles, labels = axes.get_legend_handles_labels()
-        keys = dict(zip(labels, handles, strict=True)) | keys
-    figure.legend(keys.values(), keys.keys(), fontsize=8, loc="outside lower center", ncols=len(keys))
-    figures.set_title(figure, title)
-    figures.save(figure, path)
+    figure, panels = figures.panels_of_bars({call: len(gains) for call, gains in by_call.items()})
+    named = differing(compiled, (*Setting.AXES, "seq_len", "d"))
+    for call, axes in panels.items():
+        labels = [" ".join(str(row[axis]) for axis in named) for row, _ in by_call[call]]
+        figures.stacked_bars(axes, labels, {call: [gain for _, gain in by_call[call]]})
+        axes.bar_label(axes.containers[0], fmt="%.2f", fontsize=7, padding=2)
+        axes.axvline(1, color="black", lw=1, ls=":")
+        axes.margins(x=0.1)
+        axes.set_ylabel(", ".join(named), fontsize=8)
+        axes.set_xlabel("times as fast as eager", fontsize=8)
+    figures.save(figure, path, title)
 
 
 def _eager(rows: list[Row]) -> dict[Any, dict[str, Any]]:

@@ -1,9 +1,9 @@
 """Time a training step phase by phase."""
 
+import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -11,12 +11,10 @@ from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Models, Setting, bench, device_kind, largest_that_fits, model_options, rows_of
-from perf.studies.rows import Row
+from perf.studies.rows import Row, differing, grouped
 from perf.studies.workspaces import workspaces
 from perf.units import GIB, mib
 from perf.workloads.transformer_training import PHASES, Training
-
-COLORS = ("C0", "C1", "C2")
 
 
 @click.command()
@@ -81,76 +79,29 @@ def mean_and_deviation(seconds: list[float]) -> str:
 
 
 def draw(rows: list[Row], path: Path, title: str) -> None:
-    """Draw a panel for each size, with its own scale: bars in a group for each context."""
+    """Draw a panel for each size, with its own scale, and in it a bar for each row: its phases, or its status."""
     if not any(row["status"] == "ok" for row in rows):
         return
-    panels: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        panels.setdefault(row["size"], []).append(row)
-    varied = [axis for axis in Setting.AXES[2:] if len({row[axis] for row in rows}) > 1]
-    label = max(len(_label(row, varied)) for row in rows)
-    bars = max(map(len, panels.values()))
-    # Inches: ten in all, a panel's axis, and the width of a legible bar.
-    columns = max(1, min(3, len(panels), int(10 / (0.9 + 0.2 * bars))))
-    lines = -(-len(panels) // columns)
-    width, height = max(4.0, min(10.0, columns * (1.3 + 0.3 * bars))), 0.6 + lines * (2.5 + 0.06 * label)
-    from matplotlib.patches import Rectangle
-
-    figure, grid = figures.subplots(lines, columns, figsize=(width, height), squeeze=False)
-    for axes, (size, mine) in zip(grid.flat, panels.items(), strict=False):
-        _draw_panel(axes, mine, varied)
-        axes.set_title(size, fontsize=9)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for axes in grid[:, 0]:
-        axes.set_ylabel("ms a step", fontsize=8)
-    figures.set_title(figure, title)
-    keys = [Rectangle((0, 0), 1, 1, color=color) for color in COLORS]  # the first panel may have no bar
-    figure.legend(keys, PHASES, fontsize=8, loc="outside lower center", ncols=len(PHASES))
-    figures.save(figure, path)
-
-
-def _draw_panel(axes: Any, rows: list[Row], varied: list[str]) -> None:
-    """Draw a bar for each row with the deviation of its step, or its status where it has no times."""
-    contexts = sorted({row["context"] for row in rows})
-    grouped = [[row for row in rows if row["context"] == context] for context in contexts]
-    begins = [sum(len(group) + 0.6 for group in grouped[:index]) for index in range(len(grouped))]
-    bars = [
-        (begin + index, row) for begin, group in zip(begins, grouped, strict=True) for index, row in enumerate(group)
-    ]
-    timed = [(place, row) for place, row in bars if row["status"] == "ok"]
-    places = [place for place, _ in timed]
-    bottom = [0.0] * len(timed)
-    for phase, color in zip(PHASES, COLORS, strict=True):
-        heights = [statistics.mean(row[f"{phase}_s"]) * 1e3 for _, row in timed]
-        axes.bar(places, heights, bottom=bottom, color=color, width=0.85)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    deviations = [statistics.stdev(step_seconds(row)) * 1e3 for _, row in timed]
-    axes.errorbar(places, bottom, yerr=deviations, fmt="none", color="black", capsize=2, lw=1)
-    for place, row in bars:
-        if row["status"] != "ok":
-            axes.text(
-                place, 0.02, row["status"].replace("_", " "), transform=axes.get_xaxis_transform(),
-                rotation=90, ha="center", va="bottom", fontsize=7, color="0.4",
-            )  # fmt: skip
-    axes.set_xlim(-0.7, bars[-1][0] + 0.7)
-    axes.set_ylim(bottom=0)
-    axes.tick_params(labelsize=8)
-    middles = [begin + (len(group) - 1) / 2 for begin, group in zip(begins, grouped, strict=True)]
-    below = axes.secondary_xaxis(0)
-    below.set_xticks(middles, contexts, fontsize=8)
-    below.set_xlabel("context", fontsize=8)
-    labels = [_label(row, varied) for _, row in bars]
-    below.tick_params(length=0, pad=4)
-    if varied:
-        below.tick_params(pad=12 + 4.3 * max(map(len, labels)))  # in points: below the labels of the bars
-        axes.set_xticks([place for place, _ in bars], labels, rotation=90, fontsize=7)
-    else:
-        axes.set_xticks([])
-
-
-def _label(row: Row, varied: list[str]) -> str:
-    return " ".join(str(row[axis]) for axis in varied)
+    named = differing(rows, Setting.AXES[1:], always=("context",))
+    by_size = {size: mine for (size,), mine in grouped(rows, "size")}
+    figure, panels = figures.panels_of_bars({size: len(mine) for size, mine in by_size.items()})
+    for size, axes in panels.items():
+        mine = by_size[size]
+        labels = [" ".join(str(row[axis]) for axis in named) for row in mine]
+        nothing = {f"{phase}_s": [0.0] for phase in PHASES}
+        timed = [row if row["status"] == "ok" else nothing for row in mine]
+        means = {phase: [statistics.mean(row[f"{phase}_s"]) * 1e3 for row in timed] for phase in PHASES}
+        ends = figures.stacked_bars(axes, labels, means)
+        deviations = [statistics.stdev(step_seconds(row)) * 1e3 if row is not nothing else math.nan for row in timed]
+        axes.errorbar(ends, range(len(mine)), xerr=deviations, fmt="none", color="black", capsize=2, lw=1)
+        for place, row in enumerate(mine):
+            if row["status"] != "ok":
+                style = {"xytext": (4, 0), "textcoords": "offset points", "fontsize": 7, "color": "0.4"}
+                axes.annotate(row["status"].replace("_", " "), (0, place), va="center", **style)
+        axes.set_ylabel(", ".join(named), fontsize=8)
+    axes.set_xlabel("ms a step", fontsize=8)
+    figures.legend_below(figure)
+    figures.save(figure, path, title)
 
 
 def step_seconds(row: Row) -> list[float]:

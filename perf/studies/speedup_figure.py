@@ -47,6 +47,5 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     axes.invert_yaxis()
     ours = list(dict.fromkeys(row["ours"] for row in timed))
     axes.set_xlabel(f"speed-up of {ours[0] if len(ours) == 1 else 'ours'} over", fontsize=8)
-    figures.set_title(figure, title)
-    figure.legend(fontsize=8, loc="outside lower center", ncols=1)
-    figures.save(figure, path)
+    figures.legend_below(figure, columns=1)
+    figures.save(figure, path, title)

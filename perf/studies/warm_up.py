@@ -89,7 +89,6 @@ def draw(rows: list[Row], settled_after: int, path: Path, title: str) -> None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     axes.yaxis.set_minor_formatter("{x:g}")
-    figures.set_title(figure, title)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figures.save(figure, path)
+    figures.save(figure, path, title)

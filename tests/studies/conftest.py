@@ -26,8 +26,8 @@ def drawn(monkeypatch):
     found = []
     save = figures.save
 
-    def save_and_keep(figure, path):
-        save(figure, path)
+    def save_and_keep(figure, *others):
+        save(figure, *others)
         found.append(figure)
 
     monkeypatch.setattr(figures, "save", save_and_keep)

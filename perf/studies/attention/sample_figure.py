@@ -57,8 +57,7 @@ def draw(pairs: list[Row], path: Path, title: str) -> None:
     bar = figure.colorbar(marks, ax=panels, pad=0.01)
     bar.ax.yaxis.set_major_formatter("{x:g}")
     bar.set_label("seq_len", fontsize=8)
-    figures.set_title(figure, title)
-    figures.save(figure, path)
+    figures.save(figure, path, title)
 
 
 def _places(pairs: list[Row]) -> list[float]:

@@ -11,7 +11,7 @@ from perf.studies import figures
 from perf.studies.end_to_end import PHASES
 from perf.studies.kernels.profiling import KINDS
 from perf.studies.lm import Setting
-from perf.studies.rows import Row
+from perf.studies.rows import Row, differing
 from perf.tables import text_table
 from perf.units import digits
 
@@ -163,26 +163,19 @@ def draw(rows: list[Row], path: Path, title: str, *, on_gpu: bool) -> None:
     done = [row for row in rows if row["status"] == "ok"]
     if not done:
         return
-    varied = [axis for axis in Setting.AXES if axis in ("size", "context") or len({row[axis] for row in done}) > 1]
+    varied = differing(done, Setting.AXES, always=("size", "context"))
     bars = [(" ".join(str(row[axis]) for axis in varied), row, part) for row in done for part in PARTS]
-    places = [index + 0.3 * (index // 2) for index in range(len(bars))]
     figure, axes = figures.subplots(figsize=(7.5, 1.3 + 0.24 * len(bars)))
-    left = [0.0] * len(bars)
-    for kind, color in zip(KINDS, ("C0", "C9", "C3", "C1", "C2", "0.7"), strict=True):
-        widths = [100 * share(row[part], kind) for _, row, part in bars]
-        if any(widths):
-            axes.barh(places, widths, left=left, label=kind, height=0.8, color=color)
-        left = [begin + width for begin, width in zip(left, widths, strict=True)]
-    for place, (_, row, part) in zip(places, bars, strict=True):
+    shares = {kind: [100 * share(row[part], kind) for _, row, part in bars] for kind in KINDS}
+    labels = [f"{label}  {PARTS[part]}" for label, _, part in bars]
+    figures.stacked_bars(axes, labels, shares, ("C0", "C9", "C3", "C1", "C2", "0.7"))
+    for place, (_, row, part) in enumerate(bars):
         axes.text(101, place, f"{ms(total(row[part]))} ms", va="center", fontsize=8)
-    axes.set_yticks(places, [f"{label}  {PARTS[part]}" for label, _, part in bars], fontsize=8)
-    axes.set_ylim(places[-1] + 0.7, places[0] - 0.7)  # the first on top, and no margins
     axes.set_xlim(0, 115)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("% of device time" if on_gpu else "% of CPU operators' self time")
-    figures.set_title(figure, title)
-    figure.legend(fontsize=8, loc="outside lower center", ncols=len(KINDS))
-    figures.save(figure, path)
+    figures.legend_below(figure)
+    figures.save(figure, path, title)
 
 
 def total(part: dict[str, Any]) -> float:

@@ -121,8 +121,7 @@ def draw(passes: dict[str, dict[str, Any]], path: Path, title: str) -> None:
         axes.set_xlim(0, 1)
     panels[0][0].set_ylabel(f"active memory, {unit}")
     figure.supxlabel("allocations and releases in their order; a phase with few of them is widened", fontsize=8)
-    figures.set_title(figure, title)
-    figures.save(figure, path)
+    figures.save(figure, path, title)
 
 
 def _extent(recorded: dict[str, Any]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.parallel.ranked import measured_rows, world_size_option, world_sizes_of
-from perf.studies.rows import AllReduceRow, Row
+from perf.studies.rows import AllReduceRow, Row, grouped
 from perf.workloads.closed_forms import bandwidths
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
@@ -77,10 +77,9 @@ def draw(rows: list[AllReduceRow], path: Path, title: str) -> None:
     if not timed:
         return
     figure, axes = figures.subplots(figsize=(5.5, 3.6))
-    for (device, ranks), group in itertools.groupby(timed, key=lambda row: (row["device"], row["world_size"])):
+    for (device, ranks), group in grouped(timed, "device", "world_size"):
         points = [(row["megabytes"], rates(row)[1] / 1e9) for row in group]
         axes.plot(*zip(*points, strict=True), marker="o", label=f"{BACKENDS[device]}, {ranks} ranks")
     axes.set(xscale="log", yscale="log", xlabel="MB", ylabel="busbw, GB/s")
-    figures.set_title(figure, title)
     axes.legend(fontsize=8)
-    figures.save(figure, path)
+    figures.save(figure, path, title)

@@ -14,7 +14,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
-from perf.studies.rows import Row, StrategyRow
+from perf.studies.rows import Row, StrategyRow, grouped
 from perf.units import GIB, mib
 from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.workloads.data_parallel import STRATEGIES
@@ -106,9 +106,7 @@ def _step_s(row: Row) -> float:
 def answers(rows: list[Row]) -> Iterator[str]:
     """Name the best strategy and the best bucket size by the cost model, for every model and number of ranks."""
     timed = [row for row in rows if row["status"] == "ok"]
-    axes = ("size", "context_length", "world_size")
-    for (size, context, ranks), group in itertools.groupby(timed, key=lambda row: tuple(row[axis] for axis in axes)):
-        mine = list(group)
+    for (size, context, ranks), mine in grouped(timed, "size", "context_length", "world_size"):
         where = f"{size}, context {context}, {ranks} ranks"
         best = min(mine, key=_step_s)
         bucket = f" at {best['bucket_size_mb']:g} MiB" if best["strategy"] in SWEPT else ""
@@ -133,19 +131,15 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
-    first = {name: timed[0][name] for name in ("size", "context_length", "world_size")}
-    by_strategy: dict[str, list[Row]] = {}
-    for row in timed:
-        if all(row[name] == value for name, value in first.items()):
-            by_strategy.setdefault(row["strategy"], []).append(row)
+    (size, context, ranks), first = next(grouped(timed, "size", "context_length", "world_size"))
+    by_strategy = {strategy: mine for (strategy,), mine in grouped(first, "strategy")}
     figure, (left, right) = figures.subplots(1, 2, figsize=(9, 3.6))
     best = [min(mine, key=_step_s) for mine in by_strategy.values()]
     exposed = [_exposed_s(row) * 1e3 for row in best]
     alone = [_step_s(row) * 1e3 - part for row, part in zip(best, exposed, strict=True)]
-    left.bar(list(by_strategy), alone, label="without communication")
-    left.bar(list(by_strategy), exposed, bottom=alone, label="exposed communication")
-    left.tick_params("x", labelsize=8, labelrotation=20)
-    left.set_ylabel("ms a step")
+    parts = {"without communication": alone, "exposed communication": exposed}
+    figures.stacked_bars(left, list(by_strategy), parts)
+    left.set_xlabel("ms a step")
     left.legend(fontsize=8)
     for name in SWEPT:
         if len(swept := by_strategy.get(name, [])) > 1:
@@ -159,6 +153,4 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     right.set(xscale="log", xlabel="bucket, MiB", ylabel="exposed communication, ms")
     if right.get_legend_handles_labels()[0]:
         right.legend(fontsize=8)
-    where = f"{first['size']}, context {first['context_length']}, {first['world_size']} ranks"
-    figures.set_title(figure, f"{title}\n{where}")
-    figures.save(figure, path)
+    figures.save(figure, path, f"{title}\n{size}, context {context}, {ranks} ranks")

@@ -15,7 +15,7 @@ from perf.studies.document import document, heading, out_option, present, write
 from perf.studies.lm import VARIANTS, bench
 from perf.studies.parallel.fsdp import compute_dtype
 from perf.studies.parallel.ranked import Steps, running_ranks, step_options
-from perf.studies.rows import OverlapRow, Row, Spans
+from perf.studies.rows import OverlapRow, Row, Spans, differing
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.fully_sharded import SHARDINGS
 
@@ -115,9 +115,8 @@ def shown(rows: list[OverlapRow]) -> list[Row]:
 
 def _name(row: OverlapRow, rows: list[OverlapRow]) -> str:
     """Return the strategy of a row, with the axes that differ between rows."""
-    axes = ("size", "context_length", "world_size")
-    differing = [f"{axis} {row[axis]}" for axis in axes if len({each[axis] for each in rows}) > 1]  # type: ignore[literal-required]
-    return ", ".join([row["strategy"], *differing])
+    axes = differing(rows, ("size", "context_length", "world_size"))
+    return ", ".join([row["strategy"], *(f"{axis} {row[axis]}" for axis in axes)])  # type: ignore[literal-required]
 
 
 def draw(rows: list[OverlapRow], path: Path, title: str) -> None:
@@ -132,5 +131,4 @@ def draw(rows: list[OverlapRow], path: Path, title: str) -> None:
         axes.invert_yaxis()
         axes.set_title(_name(row, mine), fontsize=9, loc="left")
     panels[-1, 0].set_xlabel("ms since the step's first work")
-    figures.set_title(figure, title)
-    figures.save(figure, path)
+    figures.save(figure, path, title)

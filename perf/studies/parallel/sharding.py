@@ -15,7 +15,7 @@ from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
 from perf.studies.rows import Row, ShardingRow
 from perf.studies.speedups import factor
-from perf.units import GIB, MIB
+from perf.units import GIB
 from perf.workloads.closed_forms import peak_state_bytes
 from perf.workloads.sharded_optimizer import SHARDINGS
 
@@ -91,26 +91,17 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:
         return
-    models = [f"{row['size']}, {row['context_length']}\n" for row in timed]
-    if len(set(models)) == 1:
-        models = [""] * len(timed)
-    labels = [f"{row['sharding']}\n{model}{row['world_size']} ranks" for row, model in zip(timed, models, strict=True)]
+    labels = [f"{row['size']} {row['context_length']}, {row['world_size']} ranks: {row['sharding']}" for row in timed]
     parts = {
-        "parameters": [row["facts"]["parameter_bytes"] for row in timed],
-        "optimizer's state": [row["facts"]["optimizer_bytes"] for row in timed],
+        "parameters": [row["facts"]["parameter_bytes"] / GIB for row in timed],
+        "optimizer's state": [row["facts"]["optimizer_bytes"] / GIB for row in timed],
     }
     if all("after_step_bytes" in row["facts"] for row in timed):
-        known = [sum(pair) for pair in zip(*parts.values(), strict=True)]
-        peaks = [max(row["facts"][name] for name in POINTS) for row in timed]
-        parts["gradients, activations"] = [peak - part for peak, part in zip(peaks, known, strict=True)]
-    figure, axes = figures.subplots(figsize=(max(4.5, 1.1 * len(timed) + 1.5), 3.6))
-    unit, name = (GIB, "GiB") if max(map(max, parts.values())) > GIB / 10 else (MIB, "MiB")
-    bottom = [0.0] * len(timed)
-    for part, sizes in parts.items():
-        axes.bar(range(len(timed)), [size / unit for size in sizes], bottom=bottom, label=part)
-        bottom = [low + size / unit for low, size in zip(bottom, sizes, strict=True)]
-    axes.set_ylabel(f"{name} a rank")
-    axes.set_xticks(range(len(timed)), labels, fontsize=8)
-    figures.set_title(figure, title)
-    figure.legend(fontsize=8, loc="outside lower center", ncols=3)
-    figures.save(figure, path)
+        peaks = [max(row["facts"][name] for name in POINTS) / GIB for row in timed]
+        known = zip(peaks, *parts.values(), strict=True)
+        parts["gradients, activations"] = [peak - parameters - state for peak, parameters, state in known]
+    figure, axes = figures.subplots(figsize=(7.0, 1.3 + 0.24 * len(timed)))
+    figures.stacked_bars(axes, labels, parts)
+    axes.set_xlabel("GiB a rank")
+    figures.legend_below(figure)
+    figures.save(figure, path, title)

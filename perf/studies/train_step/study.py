@@ -16,7 +16,7 @@ from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import OURS as MODEL
 from perf.studies.lm import SIZES, device_kind
 from perf.studies.progress import progress
-from perf.studies.rows import Row, TrainStepRow
+from perf.studies.rows import Row, TrainStepRow, grouped
 from perf.studies.speedup_figure import draw
 from perf.studies.speedups import (
     FEWEST,
@@ -168,8 +168,7 @@ def tflops(row: Mapping[str, Any], ms: float) -> float:
 def answers(rows: list[TrainStepRow], half_width: float) -> Iterator[str]:
     """Compare ours with the best of the others for every model, or say that the interval is too wide."""
     timed = [row for row in rows if row["status"] == "ok"]
-    for (size, context), group in itertools.groupby(timed, key=lambda row: (row["size"], row["context"])):
-        mine = list(group)
+    for (size, context), mine in grouped(timed, "size", "context"):
         where = f"{size}, context {context}: {mine[0]['ours']}"
         (speedup, half, fastest), (bound, bound_half, busiest) = best(mine, speedup_of), best(mine, bound_of)
         if half <= half_width:

@@ -148,7 +148,7 @@ def test_one_gpu_is_one_line(monkeypatch):
 
 def test_each_model_has_bars_of_its_own(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(sharding.figures, "save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(sharding.figures, "save", lambda figure, *_: drawn.append(figure))
     facts = {"parameter_bytes": 4, "optimizer_bytes": 8}
     names = [(size, name) for size in ("small", "xl") for name in ("none", "sharded")]
     rows = [
@@ -157,8 +157,8 @@ def test_each_model_has_bars_of_its_own(tmp_path, monkeypatch):
     ]
     sharding.draw(rows, tmp_path / "sharding.png", "Memory")
     (axes,) = drawn[0].axes
-    assert len({bar.get_x() for bar in axes.patches}) == 4
-    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert len({bar.get_y() for bar in axes.patches}) == 4
+    labels = [label.get_text() for label in axes.get_yticklabels()]
     assert all(size in label and name in label for (size, name), label in zip(names, labels, strict=True))
 
 
