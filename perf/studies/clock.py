@@ -1,6 +1,5 @@
 """Are our clocks right? Compares each with an independent clock, on the same tensors."""
 
-import functools
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +16,10 @@ from perf.harness.records import counted_samples
 from perf.harness.status import describe
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import heading, kept, out_option
 from perf.studies.lm import bench, tiny_option
 from perf.studies.progress import progress
-from perf.studies.rows import Row
+from perf.studies.rows import Row, grouped
 from perf.tables import text_table
 from perf.workloads import controls
 from perf.workloads.workload import Workload
@@ -45,30 +44,20 @@ def command(size: str | None, out: Path) -> None:
     if reason := missing_device("cuda"):
         raise click.ClickException(reason)
     rounds, processes = (TINY, TINY) if size else (ROUNDS, PROCESSES)
-    questions: list[tuple[str, Callable[[], Iterator[Row]]]] = [
-        (
-            f"CUDA events against triton.testing.do_bench: median of {rounds} alternating rounds, cold L2",
-            functools.partial(_do_bench, rounds),
-        ),
-        ("A kernel of 10 us in a CUDA graph, less a chain of empty kernels, against its time by the profiler", _graph),
-        ("A cold and a warm L2 (60 MB on an H200): bandwidth, bytes read and written", _caches),
-        (
-            f"A host-bound step in {processes} processes: range of the medians over their median",
-            functools.partial(_processes, processes),
-        ),
-    ]
-    rows: list[Row] = []
-    tables = []
-    for title, question in progress(questions, unit="question"):
-        cells = list(question())
-        rows += [{"question": title} | row for row in cells]
-        tables.append(f"\n{title}\n{text_table(cells)}")
-    whole = document("cuda", rows)
+    questions = {
+        f"CUDA events against triton.testing.do_bench: median of {rounds} rounds in turn, cold L2": _do_bench(rounds),
+        "A kernel of 10 us in a CUDA graph, less a chain of empty kernels, against its time by the profiler": _graph(),
+        "A cold and a warm L2 (60 MB on an H200): bandwidth, bytes read and written": _caches(),
+        f"A host-bound step in {processes} processes: range of the medians over their median": _processes(processes),
+    }
+    answers = progress(questions.items(), unit="question")
+    rows = ({"question": question} | cells for question, answer in answers for cells in answer)
+    whole = kept(rows, "cuda", out / "clock.json")
     click.echo(heading(whole))
-    for table in tables:
-        click.echo(table)
+    for (question,), mine in grouped(whole["rows"], "question"):
+        cells = [{title: cell for title, cell in row.items() if title != "question"} for row in mine]
+        click.echo(f"\n{question}\n{text_table(cells)}")
     click.echo(f"\n{_refusal(whole['device']['l2_bytes'])}")
-    write(out / "clock.json", whole)
 
 
 def _do_bench(rounds: int) -> Iterator[Row]:

@@ -116,20 +116,21 @@ def kept(
     path: Path,
     on_file: Callable[[Row], Row] = lambda row: row,
     has_results: Callable[[list[Row]], Any] = any_result,
+    **facts: Any,
 ) -> dict[str, Any]:
     """Return the document of all measured rows, and write it to `path` as `write_in_parts` does, row by row.
 
-    `on_file` shortens a row for the file.
+    `on_file` shortens a row for the file; `facts` stand beside the rows.
     """
     rows: list[Row] = []
 
     def documents() -> Iterator[dict[Path, dict[str, Any]]]:
         for row in measured:
             rows.append(row)
-            yield {path: document(kind, [on_file(each) for each in rows])}
+            yield {path: document(kind, [on_file(each) for each in rows]) | facts}
 
     write_in_parts(documents(), has_results)
-    return document(kind, rows)
+    return document(kind, rows) | facts
 
 
 def write_in_parts(

@@ -10,7 +10,7 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
-from perf.studies.document import heading, kept, out_option, write
+from perf.studies.document import heading, kept, out_option
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.progress import progress
 from perf.studies.rows import AttentionMemoryRow, Row
@@ -50,9 +50,9 @@ def command(
     first = 1 if size else None
     cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
     held = workspaces() if device_kind() == "cuda" else None
-    path = out / "attention-memory.json"
-    whole = kept(_rows(batch, cells, beyond and not size), device_kind(), path, has_results=bool)  # predicted, too
-    whole |= {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    facts = {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    measured, path = _rows(batch, cells, beyond and not size), out / "attention-memory.json"
+    whole = kept(measured, device_kind(), path, has_results=bool, **facts)  # predictions are results, too
     rows = whole["rows"]
     click.echo(heading(whole))
     allocator = f", {os.environ[ALLOCATOR[0]]}" if held else ""
@@ -61,7 +61,6 @@ def command(
     predicted_alone = "There is no GPU here: these are predictions, measured exact to the byte on an H200."
     for sentence in (about(held) if held else predicted_alone, *answers(rows, batch)):
         click.echo(prose(sentence))
-    write(path, whole)
     draw(rows, batch, out / "attention-memory.png")
 
 

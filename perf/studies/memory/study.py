@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from perf.studies.document import conclude, heading, kept, out_option, write
+from perf.studies.document import conclude, heading, kept, out_option
 from perf.studies.lm import Models, Setting, device_kind, model_options, requested_size, rows_of
 from perf.studies.memory.recording import (
     STEP,
@@ -54,8 +54,8 @@ def command(models: Models, out: Path) -> None:
     held = workspaces() if kind == "cuda" else None
     # Of a step that does not fit, the forward alone may.
     tried = rows_of(settings, lambda training, setting: measure(training, setting, out), tries_all=True)
-    whole = kept(tried, kind, out / "memory.json")
-    whole["workspaces"], rows = held, whole["rows"]
+    whole = kept(tried, kind, out / "memory.json", workspaces=held)
+    rows = whole["rows"]
     click.echo(heading(whole))
     click.echo(about(held))
     click.echo(f"Batch {models.batch}, after {WARM_UP} warm-up passes; before and peak are allocated bytes")
@@ -65,7 +65,6 @@ def command(models: Models, out: Path) -> None:
             click.echo(f"\nLargest allocations at the peak of the step: {_name(row)}")
             click.echo(allocations(row))
     conclude(["", *answers(rows)])
-    write(out / "memory.json", whole)
     for setting, row in zip(settings, rows, strict=True):
         if passes := {CAPTIONS[name]: row[name] for name in PASSES if "phases" in row.get(name, {})}:
             title = f"{_name(row)}, {setting.variant}, attention {setting.attention}, batch {setting.batch}"

@@ -14,7 +14,7 @@ from perf.harness.case import Case
 from perf.harness.device import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import sound_classes
-from perf.studies.document import document, heading, out_option, write
+from perf.studies.document import heading, kept, out_option
 from perf.studies.fresh_process import FreshProcess
 from perf.studies.lm import tiny_option
 from perf.studies.noise import process
@@ -62,15 +62,17 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
     working_tree.make_importable()
     cases = _cases()[: TINY_CASES if size else None]
     processes, pairs = processes or (2 if size else 5), pairs or (1 if size else 3)
-    with progress(total=len(cases) * (processes + pairs), unit="case") as bar:
-        rows = []
-        for number in range(processes):
-            rows += [{"design": "crossed", "process": number, **row} for row in _crossed(cases, number, bar)]
-        for number in range(pairs):
-            rows += [{"design": "two processes", "process": number, **row} for row in _in_turn(cases, bar)]
-    whole = document("cuda", rows)
+
+    def rows() -> Iterator[Row]:
+        with progress(total=len(cases) * (processes + pairs), unit="case") as bar:
+            for number in range(processes):
+                yield from ({"design": "crossed", "process": number} | row for row in _crossed(cases, number, bar))
+            for number in range(pairs):
+                yield from ({"design": "two processes", "process": number} | row for row in _in_turn(cases, bar))
+
+    whole = kept(rows(), "cuda", out / "noise.json")
     click.echo(heading(whole))
-    measured = pandas.DataFrame(rows)
+    measured = pandas.DataFrame(whole["rows"])
     for design, title, table in (
         ("crossed", f"One process at a time: {processes} x {ALLOCATIONS} allocations x {PASSES} visits", crossed_table),
         ("two processes", f"Two processes in turn, one sample each: {pairs} pairs x {VISITS} visits", in_turn_table),
@@ -78,7 +80,6 @@ def command(size: str | None, processes: int | None, pairs: int | None, out: Pat
         click.echo(f"\n{title}; {SAMPLES} samples an arm, both arms the same code; % of the median")
         cells = list(table(measured[measured.design == design]))
         click.echo(text_table(cells))
-    write(out / "noise.json", whole)
 
 
 def crossed_table(rows: Any) -> Iterator[dict[str, str]]:

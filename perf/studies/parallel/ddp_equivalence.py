@@ -1,11 +1,12 @@
 """Compare the weights trained on several ranks with those trained on one."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from perf.studies.document import document, out_option, present, write
+from perf.studies.document import kept, out_option, present
 from perf.studies.lm import SIZES, device_kind
 from perf.studies.parallel.ranked import some_world_sizes, world_size_option
 from perf.studies.rows import EquivalenceRow, Row
@@ -35,19 +36,19 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
     with the whole batch. Weights must be bit-identical on all ranks and equal those of one process up to rounding.
     """
     device = device_kind()
-    rows: list[Row] = []
-    spawn = measured("distributed.process_group", "spawn")
-    for world_size in some_world_sizes(world_sizes, device):
-        exact = trained(0, 1, None, steps, local_batch_size * world_size, device, size)
-        for strategy in OURS:
-            backend = "nccl" if device == "cuda" else "gloo"
-            arguments = (world_size, strategy, steps, local_batch_size, device, size)
-            weights = spawn(trained, world_size, *arguments, backend=backend)
-            rows.append({"strategy": strategy, "world_size": world_size} | compared(weights, exact))
-    whole = document(device, rows)
+    spawn, backend = measured("distributed.process_group", "spawn"), "nccl" if device == "cuda" else "gloo"
+
+    def rows() -> Iterator[Row]:
+        for world_size in some_world_sizes(world_sizes, device):
+            exact = trained(0, 1, None, steps, local_batch_size * world_size, device, size)
+            for strategy in OURS:
+                arguments = (world_size, strategy, steps, local_batch_size, device, size)
+                weights = spawn(trained, world_size, *arguments, backend=backend)
+                yield {"strategy": strategy, "world_size": world_size} | compared(weights, exact)
+
+    whole = kept(rows(), device, out / "ddp-equivalence.json")
     present(whole, f"{size}, {steps} steps of SGD, {local_batch_size} sequences a rank, float32", shown(whole["rows"]))
-    write(out / "ddp-equivalence.json", whole)
-    if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in rows):
+    if not all(row["equal_on_ranks"] and row["difference"] <= ALLOWED for row in whole["rows"]):
         raise click.ClickException(
             f"the weights differ; allowed: {ALLOWED:g} (relative) against one process, 0 over ranks"
         )

@@ -1,7 +1,7 @@
 """Draw when a step computes and when it communicates, for each strategy."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -11,7 +11,7 @@ from perf.harness.spans import Span
 from perf.harness.status import one_line, refusals
 from perf.options import Finite
 from perf.studies import figures
-from perf.studies.document import document, heading, out_option, present, write
+from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS, bench
 from perf.studies.parallel.fsdp import compute_dtype
 from perf.studies.parallel.ranked import Steps, running_ranks, step_options
@@ -52,8 +52,8 @@ def command(
     ways: dict[str, tuple[str, Row]] = {}
     ways |= {name: ("data_parallel", {"strategy": name} | bucket) for name in strategies}
     ways |= {f"fully_sharded/{name}": ("fully_sharded", {"sharding": name} | dtype) for name in shardings}
-    rows = []
-    try:
+
+    def rows() -> Iterator[Row]:
         with running_ranks(steps.device) as ranks_of:
             for where, (strategy, (workload, own)) in itertools.product(steps, ways.items()):
                 params = own | where | {"mode": "step"}
@@ -65,12 +65,13 @@ def command(
                 for rank, spans in enumerate(ranks.spans()):
                     bench().hold([length(spans["compute"])], work, "warm")
                     lanes = {kind: _to_100_ns(spans[kind]) for kind in KINDS}
-                    rows.append({"rank": rank} | params | {"strategy": strategy} | lanes)
+                    yield {"rank": rank} | params | {"strategy": strategy} | lanes
+
+    try:
+        whole = kept(rows(), steps.device, out / "overlap.json")
     except refusals(RuntimeError) as error:
         raise click.ClickException(one_line(error)) from None
-    whole = document(steps.device, rows)
     present(whole, f"One step of {steps}; ms", shown(whole["rows"]))
-    write(out / "overlap.json", whole)
     draw(whole["rows"], out / "overlap.png", f"{heading(whole)}\n{steps}")
 
 
