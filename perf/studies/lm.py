@@ -4,7 +4,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 import click
@@ -16,13 +16,12 @@ from perf.studies.rows import Row
 from perf.units import gib
 from perf.workloads import imported, measured
 from perf.workloads.transformer_state import CHECKPOINT_AXES
-from perf.workloads.transformer_training import Training
+from perf.workloads.transformer_training import OURS, Training
 
 SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
 VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
 ATTENTIONS = ("reference", "pytorch", "triton", "sdpa")
-OURS = "cs336_systems.transformer:TransformerLM"
 
 ON_A_CPU = "Measured on a CPU: the method is the GPU's, its times and speed-ups are not."
 
@@ -140,15 +139,12 @@ def training_of(setting: Setting) -> Training:
 
     Raises `click.ClickException` for a --model that is none, and `ValueError` for one that refuses this setting.
     """
-    foreign = {} if setting.model == OURS else {"model": setting.model}
-    axes = ("size", "context_length", "batch", *Setting.AXES[2:], *CHECKPOINT_AXES)
-    params = {axis: getattr(setting, axis) for axis in axes} | foreign
-    if foreign:
+    if setting.model != OURS:
         try:
             imported(setting.model)
         except ValueError as error:
             raise click.ClickException(f"--model {error}") from None
-    return Training(params, device_kind())
+    return Training(asdict(setting), device_kind())
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads import PACKAGE, compile_any_number_of_shapes, measured
 from perf.workloads.foreign_model import Foreign
 from perf.workloads.transformer_oracle import BATCH, SIZES, ExactStep, Size, Weights, batch_of, initial, oracle
 from perf.workloads.transformer_state import (
@@ -36,6 +36,7 @@ GRADIENT_TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 5e-2, "fp16": 5e-2, "b
 MAX_SCALE_STEPS = 20
 """Maximum number of steps in which loss scaling halves its scale until no gradient overflows."""
 
+OURS = f"{PACKAGE}.transformer:TransformerLM"
 PHASES = ("forward", "backward", "optimizer")
 UNKNOWN = no_floor("the minimum work of a user's own model is unknown")
 
@@ -45,7 +46,7 @@ class Training:
 
     `params`: size, context_length, precision, variant, attention (an impl of `flash_attention`); optional batch
     (default 4), `CHECKPOINT_AXES` (arguments of `TransformerLM`) and model (module:function, called with config,
-    context_length and attention; default the commit's own).
+    context_length and attention; default `OURS`, the commit's own).
     A user's own model is compared with itself in eager float32 with eager attention, ours with the float64 oracle.
     """
 
@@ -201,8 +202,8 @@ def exact_of(params: dict[str, Any], device: str) -> ExactStep:
 
 def foreign_of(params: dict[str, Any], device: str) -> Foreign | None:
     """Return the user's own model if `params` name it."""
-    name = params.get("model")
-    return Foreign(name, params["size"], params["context_length"], device) if name else None
+    name = params.get("model", OURS)
+    return None if name == OURS else Foreign(name, params["size"], params["context_length"], device)
 
 
 def data_of(params: dict[str, Any], device: str) -> tuple[Any, Any]:
@@ -212,7 +213,7 @@ def data_of(params: dict[str, Any], device: str) -> tuple[Any, Any]:
 
 def floor_of(params: dict[str, Any], precision: str, mode: str) -> Floor:
     """Return the floor of forward, backward, optimizer or step of the model in `params`."""
-    if params.get("model"):
+    if params.get("model", OURS) != OURS:
         return UNKNOWN
     return floor(SIZES[params["size"]], params["context_length"], precision, mode, params.get("batch", BATCH))
 

@@ -14,7 +14,6 @@ from perf.__main__ import main
 from perf.harness import ceilings
 from perf.studies.speedups import FEWEST, Effort, bound_of
 from perf.studies.train_step import arms, study
-from perf.studies.train_step.arms import TrainingCase
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
 
@@ -77,7 +76,7 @@ def test_a_peer_beside_ours_has_samples_and_peers_that_compute_something_else_ha
 
 
 def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
-    names, case = ("fp32/eager/sdpa", "fp32/eager/reference"), TrainingCase("tiny", 16, 2)
+    names, case = ("fp32/eager/sdpa", "fp32/eager/reference"), {"size": "tiny", "context_length": 16, "batch": 2}
     with monkeypatch.context() as patched:
         patched.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
         wrong = arms.samples_of(names, case, 2, 1)
@@ -107,8 +106,8 @@ class Processes:
 
 def measured(reply, *against, processes=20, half_width=0.02):
     fresh = Processes(reply)
-    effort = Effort(1, processes, half_width)
-    return list(study.measure([TrainingCase("small", 512, 4)], "a", against, effort, fresh)), fresh.started
+    effort, model = Effort(1, processes, half_width), {"size": "small", "context_length": 512, "batch": 4}
+    return list(study.measure([model], "a", against, effort, fresh)), fresh.started
 
 
 def times(*seconds, busy=()):

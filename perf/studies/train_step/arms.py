@@ -1,14 +1,13 @@
 """A fresh process with several ways to run a training step in it, timed in turn."""
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from perf.harness.bench import Bench
 from perf.harness.comparison import ComparedArm
 from perf.harness.cuda_clocks import BusyClock
-from perf.studies.lm import ATTENTIONS, OURS, PRECISIONS, VARIANTS, device_kind, refused, release
+from perf.studies.lm import ATTENTIONS, PRECISIONS, VARIANTS, device_kind, refused, release
 from perf.workloads import imported, peer_step
 from perf.workloads.transformer_oracle import ExactStep
 from perf.workloads.transformer_training import Training, exact_of
@@ -17,24 +16,12 @@ from perf.workloads.workload import Workload
 BUSY_STEPS = 3
 
 
-@dataclass(frozen=True)
-class TrainingCase:
-    """One model on one batch."""
-
-    size: str
-    context_length: int
-    batch: int
-    model: str = OURS
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """The workload's parameters except the way to run the step."""
-        model = {} if self.model == OURS else {"model": self.model}
-        return {"size": self.size, "context_length": self.context_length, "batch": self.batch} | model
+Model = dict[str, Any]
+"""One model on one batch: the `params` of `Training` except the way to run the step."""
 
 
 class Expected(NamedTuple):
-    """Expected results of the arms of a case."""
+    """Expected results of the arms of a model."""
 
     exact: ExactStep
     second_loss: float
@@ -54,7 +41,7 @@ def check_arm(name: str) -> None:
 
 
 def samples_of(
-    names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None = None
+    names: tuple[str, ...], model: Model, rounds: int, built_first: int, expected: Expected | None = None
 ) -> dict[str, Any]:
     """Compare arms in this process: return the seconds of `rounds` steps of each, in their order, or the failure.
 
@@ -63,20 +50,20 @@ def samples_of(
     that name in the reply of an earlier process to these arms.
     """
     bench = Bench(device_kind())
-    reply = bench.instruments.with_status(lambda: _samples(bench, names, case, rounds, built_first, expected))
+    reply = bench.instruments.with_status(lambda: _samples(bench, names, model, rounds, built_first, expected))
     return reply if reply["status"] == "ok" else refused(reply)
 
 
 def _samples(
-    bench: Bench, names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None
+    bench: Bench, names: tuple[str, ...], model: Model, rounds: int, built_first: int, expected: Expected | None
 ) -> dict[str, Any]:
     device = device_kind()
     bench.instruments.measure_ceilings()  # while there is memory
-    oracle = expected or _expected(case, device, with_peers=any(":" in name for name in names))
+    oracle = expected or _expected(model, device, with_peers=any(":" in name for name in names))
     works: list[Workload | None] = [None] * len(names)
 
     def build(index: int) -> Workload:
-        works[index] = work = _built(names[index], case, device, oracle)
+        works[index] = work = _built(names[index], model, device, oracle)
         return work
 
     new_clock = partial(bench.instruments.new_clock, "gpu_wall" if device == "cuda" else "wall")
@@ -90,13 +77,13 @@ def _samples(
     return {"samples_s": [replies[name]["samples_s"] for name in order], "busy_s": busy_s, "expected": oracle}
 
 
-def _expected(case: TrainingCase, device: str, *, with_peers: bool) -> Expected:
+def _expected(model: Model, device: str, *, with_peers: bool) -> Expected:
     """Return the loss from the oracle; for peers also the loss after one checked eager step."""
-    exact = exact_of(case.params, device)
+    exact = exact_of(model, device)
     if not with_peers:
         return Expected(exact, math.nan)
     plain = {"precision": "bf16" if device == "cuda" else "fp32", "variant": "eager", "attention": "sdpa"}
-    work = Training(case.params | plain, device, exact).step()
+    work = Training(model | plain, device, exact).step()
     work.check()
     second_loss = float(work.run())
     del work
@@ -104,9 +91,9 @@ def _expected(case: TrainingCase, device: str, *, with_peers: bool) -> Expected:
     return Expected(exact, second_loss)
 
 
-def _built(name: str, case: TrainingCase, device: str, expected: Expected) -> Workload:
+def _built(name: str, model: Model, device: str, expected: Expected) -> Workload:
     if ":" in name:
-        return peer_step.build(name, case.params, device, expected.exact, expected.second_loss)
+        return peer_step.build(name, model, device, expected.exact, expected.second_loss)
     precision, variant, attention = name.split("/")
     own = {"precision": precision, "variant": variant, "attention": attention}
-    return Training(case.params | own, device, expected.exact).step()
+    return Training(model | own, device, expected.exact).step()

@@ -30,7 +30,7 @@ from perf.studies.speedups import (
     with_interval,
 )
 from perf.studies.train_step import arms
-from perf.studies.train_step.arms import Expected, TrainingCase, check_arm
+from perf.studies.train_step.arms import Expected, Model, check_arm
 from perf.workloads import measured
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
@@ -38,7 +38,7 @@ AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": (
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
 """Fields of a row with the seconds of every step, a list for each process."""
 
-Sample = Callable[[tuple[str, ...], TrainingCase, int, int, Expected | None], Row]
+Sample = Callable[[tuple[str, ...], Model, int, int, Expected | None], Row]
 """Takes the samples of one process; arguments and reply as of `arms.samples_of`."""
 
 
@@ -91,37 +91,38 @@ def command(
     ours, against = ours or OURS[kind], against or AGAINST[kind]
     sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
     contexts = contexts or ((512, 1024) if kind == "cuda" else (64,))
-    cases = [TrainingCase(size, context, batch, model) for context, size in itertools.product(contexts, sizes)]
-    whole = kept(measure(cases, ours, against, effort, in_a_fresh_process), kind, out / "train-step.json")
+    models: list[Model] = [
+        {"size": size, "context_length": context, "batch": batch, "model": model}
+        for context, size in itertools.product(contexts, sizes)
+    ]
+    whole = kept(measure(models, ours, against, effort, in_a_fresh_process), kind, out / "train-step.json")
     title = f"Whole step, batch {batch}, of {ours}: median ms, and its speed-up over each other arm, 95 % interval"
     present(whole, title, shown(whole["rows"]), answers(whole["rows"], effort.half_width))
     draw(whole["rows"], lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
 
 
-def measure(
-    cases: list[TrainingCase], ours: str, against: tuple[str, ...], effort: Effort, sample: Sample
-) -> Iterator[Row]:
-    """Yield a row for each case and other arm, with the samples of every process, each taken by `sample`.
+def measure(models: list[Model], ours: str, against: tuple[str, ...], effort: Effort, sample: Sample) -> Iterator[Row]:
+    """Yield a row for each model and other arm, with the samples of every process, each taken by `sample`.
 
     All arms share a process, or pairs do where that fails because they do not fit or one of them does not run.
     """
-    with progress(total=len(cases), unit="model") as bar:
-        for case in cases:
-            bar.set_postfix_str(f"{case.size} {case.context_length}")
-            rows = _together(case, (ours, *against), effort, sample)
+    with progress(total=len(models), unit="model") as bar:
+        for model in models:
+            bar.set_postfix_str(f"{model['size']} {model['context_length']}")
+            rows = _together(model, (ours, *against), effort, sample)
             if len(against) > 1 and rows[0]["status"] != "ok":
-                rows = [row for other in against for row in _together(case, (ours, other), effort, sample)]
+                rows = [row for other in against for row in _together(model, (ours, other), effort, sample)]
             yield from rows
             bar.update()
 
 
-def _together(case: TrainingCase, names: tuple[str, ...], effort: Effort, sample: Sample) -> list[Row]:
-    model: Row = {"size": case.size, "context": case.context_length, "batch": case.batch, "ours": names[0]}
-    rows = [model | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in names[1:]]
+def _together(model: Model, names: tuple[str, ...], effort: Effort, sample: Sample) -> list[Row]:
+    axes: Row = {"size": model["size"], "context": model["context_length"], "batch": model["batch"], "ours": names[0]}
+    rows = [axes | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in names[1:]]
     expected: Expected | None = None
 
     def in_a_process(_: Sequence[Any], number: int) -> Iterator[Row]:
-        yield sample(names, case, effort.rounds, number % len(names), expected)
+        yield sample(names, model, effort.rounds, number % len(names), expected)
 
     until = Pilot[list[Row]](FEWEST, effort.processes, lambda rows: processes_wanted(rows, effort))
     for reply in compare([rows], until, in_a_process):
@@ -183,11 +184,11 @@ def answers(rows: list[TrainStepRow], half_width: float) -> Iterator[str]:
 
 
 def in_a_fresh_process(
-    names: tuple[str, ...], case: TrainingCase, rounds: int, built_first: int, expected: Expected | None
+    names: tuple[str, ...], model: Model, rounds: int, built_first: int, expected: Expected | None
 ) -> Row:
     """Return `arms.samples_of` these arms in a process that ends with it."""
     with FreshProcess(arms.__name__) as process:
         try:
-            return process.ask(arms.samples_of, names, case, rounds, built_first, expected)
+            return process.ask(arms.samples_of, names, model, rounds, built_first, expected)
         except BrokenProcessPool:
             return DIED
