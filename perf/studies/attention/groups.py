@@ -2,8 +2,7 @@
 
 import itertools
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,13 +28,34 @@ class Problem(NamedTuple):
     is_causal: bool
 
 
+def grid(
+    seq_lens: Sequence[int],
+    heads: Sequence[tuple[int, int]],
+    *,
+    kv_heads: int | None = None,
+    dtype: str = "bfloat16",
+    is_causal: Sequence[bool] = (True,),
+    tokens: int | None = None,
+) -> tuple[Problem, ...]:
+    """Return all combinations. `heads` are numbers of heads with d; `tokens`, all in all, set the batch, else one."""
+    return tuple(
+        Problem((tokens or n) // n, num_heads, kv_heads or num_heads, n, d, dtype, causal)
+        for n, (num_heads, d), causal in itertools.product(seq_lens, heads, is_causal)
+    )
+
+
+def _listed(dtype: str, *shapes: tuple[int, int, int, int], is_causal: bool = True) -> tuple[Problem, ...]:
+    """Return the problems of shapes (batch, heads, seq_len, d)."""
+    return tuple(Problem(batch, heads, heads, n, d, dtype, is_causal) for batch, heads, n, d in shapes)
+
+
 @dataclass(frozen=True, kw_only=True)
-class CellGroup(ABC):
+class CellGroup:
     """Problems that answer one question, and how they are compared."""
 
     asks: str
+    listed: tuple[Problem, ...] = ()
     modes: tuple[str, ...] = ("forward_backward",)
-    dtypes: tuple[str, ...] = ("bfloat16",)
     workload: str = "attention"
     clock: ClockName = "cuda_events"
     ours: tuple[str, ...] = ("triton",)
@@ -43,48 +63,9 @@ class CellGroup(ABC):
     peers: tuple[str, ...] = (*FUSED, "flex", "reference", "reference_compiled")
     """PyTorch's implementations with which ours are compared, where they take the cell."""
 
-    @abstractmethod
-    def problems(self) -> Iterator[Problem]:
-        """Yield each problem once."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid(CellGroup):
-    """All combinations of these axes."""
-
-    seq_lens: tuple[int, ...]
-    heads: tuple[tuple[int, int], ...]
-    """Number of heads, d."""
-
-    kv_heads: int | None = None
-    """Heads of k and v; None for as many as q has."""
-
-    is_causal: tuple[bool, ...] = (True,)
-    tokens: int | None = None
-    """Total of tokens, which sets the batch; None for one sequence."""
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield all combinations."""
-        axes = itertools.product(self.seq_lens, self.heads, self.dtypes, self.is_causal)
-        for seq_len, (num_heads, d), dtype, is_causal in axes:
-            batch = (self.tokens or seq_len) // seq_len
-            yield Problem(batch, num_heads, self.kv_heads or num_heads, seq_len, d, dtype, is_causal)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listed(CellGroup):
-    """Problems that are combinations of nothing."""
-
-    listed: tuple[Problem, ...]
-
-    def problems(self) -> Iterator[Problem]:
-        """Yield them as listed."""
-        yield from self.listed
-
-
-def _listed(dtype: str, *shapes: tuple[int, int, int, int], is_causal: bool = True) -> tuple[Problem, ...]:
-    """Return the problems of shapes (batch, heads, seq_len, d)."""
-    return tuple(Problem(batch, heads, heads, n, d, dtype, is_causal) for batch, heads, n, d in shapes)
+    def problems(self) -> Iterable[Problem]:
+        """Return each problem once."""
+        return self.listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,49 +127,38 @@ def _shrunk(problem: Problem) -> Problem:
 
 
 GROUPS = {
-    "grid": Grid(
+    "grid": CellGroup(
         asks="32768 tokens, 16 heads x 128 and 32 x 64, causal and full, bfloat16: the papers' grid",
-        seq_lens=(1024, 2048, 4096, 8192, 16384),
-        heads=((16, 128), (32, 64)),
+        listed=grid((1024, 2048, 4096, 8192, 16384), ((16, 128), (32, 64)), is_causal=(True, False), tokens=32768),
         modes=MODES,
-        is_causal=(True, False),
-        tokens=32768,
     ),
-    "leaderboard": Grid(
+    "leaderboard": CellGroup(
         asks="the timed call of the CS336 leaderboard: 16 heads, 16384 x 64, causal, sum and gradients included",
-        seq_lens=(16384,),
-        heads=((16, 64),),
+        listed=grid((16384,), ((16, 64),)),
         workload="attention_leaderboard",
     ),
-    "long": Grid(
+    "long": CellGroup(
         asks="one head of 65536, causal, bfloat16, d 16 to 128: batch and heads alone fill no GPU",
-        seq_lens=(65536,),
-        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
+        listed=grid((65536,), ((1, 16), (1, 32), (1, 64), (1, 128))),
         modes=("forward", "backward"),
     ),
-    "short": Grid(
+    "short": CellGroup(
         asks="one head of 128 to 1024, causal, bfloat16, by the wall clock: launches and Python count",
-        seq_lens=(128, 256, 512, 1024),
-        heads=((1, 16), (1, 32), (1, 64), (1, 128)),
+        listed=grid((128, 256, 512, 1024), ((1, 16), (1, 32), (1, 64), (1, 128))),
         clock="gpu_wall",
     ),
-    "float32": Grid(
+    "float32": CellGroup(
         asks="16 heads of 4096, causal, d 64 and 128, float32; ours with TF32 allowed too",
-        seq_lens=(4096,),
-        heads=((16, 64), (16, 128)),
-        dtypes=("float32",),
+        listed=grid((4096,), ((16, 64), (16, 128)), dtype="float32"),
         ours=("triton", "triton_tf32"),
     ),
-    "gqa": Grid(
+    "gqa": CellGroup(
         asks="64 heads of queries and 8 of keys, d 128, one sequence, causal and full, bfloat16: grouped heads",
-        seq_lens=(2048, 4096, 8192, 16384, 32768),
-        heads=((64, 128),),
-        kv_heads=8,
+        listed=grid((2048, 4096, 8192, 16384, 32768), ((64, 128),), kv_heads=8, is_causal=(True, False)),
         modes=("forward", "backward"),
-        is_causal=(True, False),
         peers=("sdpa_flash", "sdpa_cudnn"),
     ),
-    "aside": Listed(
+    "aside": CellGroup(
         asks="a step aside of the grid: 2.7B's and xl's own heads, few heads, d of 80 to 112, short float32",
         modes=MODES,
         peers=(*FUSED, "sdpa_math"),
@@ -217,12 +187,12 @@ def document_of(group: str) -> str:
 
 
 _TINY: dict[str, dict[str, Any]] = {
-    "grid": {"seq_lens": (64, 128), "heads": ((2, 16),), "tokens": 256},
-    "leaderboard": {"seq_lens": (64,), "heads": ((2, 16),)},
-    "long": {"seq_lens": (512,), "heads": ((1, 16),)},
-    "short": {"seq_lens": (16, 32), "heads": ((1, 16),)},
-    "float32": {"seq_lens": (64,), "heads": ((2, 16),)},
-    "gqa": {"seq_lens": (64,), "heads": ((4, 16),), "kv_heads": 2},
+    "grid": {"listed": grid((64, 128), ((2, 16),), is_causal=(True, False), tokens=256)},
+    "leaderboard": {"listed": grid((64,), ((2, 16),))},
+    "long": {"listed": grid((512,), ((1, 16),))},
+    "short": {"listed": grid((16, 32), ((1, 16),))},
+    "float32": {"listed": grid((64,), ((2, 16),), dtype="float32")},
+    "gqa": {"listed": grid((64,), ((4, 16),), kv_heads=2, is_causal=(True, False))},
     "aside": {"listed": _listed("float32", (1, 2, 40, 24))},
     "random": {"count": 8, "batches": (1, 2), "heads": (1, 3), "seq_lens": (16, 128), "dtypes": tuple(BYTES)},
 }
@@ -230,11 +200,14 @@ _TINY: dict[str, dict[str, Any]] = {
 
 def groups_of(device: str, *, tiny: bool = False) -> dict[str, CellGroup]:
     """Return `GROUPS`; if tiny, and on a CPU, with cells that all together take seconds."""
-    on_gpu = device == "cuda"
-    if on_gpu and not tiny:
+    if device == "cuda" and not tiny:
         return GROUPS
-    here: dict[str, Any] = {} if on_gpu else {"dtypes": ("float32",), "clock": "wall", "ours": ("pytorch",)}
-    return {name: replace(group, **here | _TINY[name]) for name, group in GROUPS.items()}
+    groups = {name: replace(group, **_TINY[name]) for name, group in GROUPS.items()}
+    if device == "cpu":
+        for name, group in groups.items():
+            listed = tuple(problem._replace(dtype="float32") for problem in group.listed)
+            groups[name] = replace(group, listed=listed, clock="wall", ours=("pytorch",))
+    return groups
 
 
 def drawn(groups: dict[str, CellGroup], **given: int | None) -> dict[str, CellGroup]:

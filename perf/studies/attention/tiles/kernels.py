@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from perf.harness.case import Case, ClockName
@@ -246,33 +246,21 @@ def shape_of(text: str) -> Shape:
     return shape
 
 
-def drawn_cells(names: Sequence[str], problems: Iterable[Problem], device: str) -> Iterator[TileCell]:
-    """Yield a cell of each kernel for each problem. Raises `ValueError` for a kernel that is no choice of kernels."""
-    for name in names:
-        if name not in WAYS:
-            raise ValueError(f"--kernel {name} was given with --seed; allowed with it: {', '.join(WAYS)}")
-    clock: ClockName = "cuda_events" if device == "cuda" else "wall"
-    how: dict[str, Any] = {"clock": clock, "cache": CLOCKS.get(clock, "warm")}
-    for name, problem in itertools.product(names, problems):
-        if device == "cpu" and problem.dtype == "bfloat16":
-            continue  # whose products Triton's interpreter gets wrong
-        yield TileCell(group=name, mode=KERNELS[name].mode, **problem._asdict(), **how)
+def problems_of(
+    name: str, shapes: Sequence[Shape], dims: Sequence[int], device: str, *, tiny: bool = False
+) -> Iterator[Problem]:
+    """Yield a kernel's problems of these shapes and dims or its own; on a CPU or if tiny, of a tiny one."""
+    kernel, few = KERNELS[name], 1 if tiny else None
+    own, dtypes = ((16,), ("float32",)) if device == "cpu" else (kernel.dims[:few], kernel.dtypes[:few])
+    shapes = shapes or (((1, 2, 32),) if device == "cpu" or tiny else kernel.shapes)
+    for dtype, d, is_causal, (batch, heads, n, *kv) in itertools.product(dtypes, dims or own, MASKS, shapes):
+        yield Problem(batch, heads, kv[0] if kv else heads, n, d, dtype, is_causal)
 
 
-def cells_of(
-    names: Sequence[str], shapes: Sequence[Shape], dims: Sequence[int], device: str, *, tiny: bool = False
-) -> Iterator[TileCell]:
-    """Yield the cells of each kernel, with these shapes and dims or its own; on a CPU or if tiny, a tiny one."""
+def cells_of(name: str, problems: Iterable[Problem], device: str) -> Iterator[TileCell]:
+    """Yield a kernel's cell for each problem; on a CPU without bfloat16, which Triton's interpreter gets wrong."""
     clock: ClockName = "cuda_events" if device == "cuda" else "wall"
-    cache = CLOCKS.get(clock, "warm")
-    for name in names:
-        kernel = KERNELS[name]
-        on_cpu = device == "cpu"
-        few = 1 if tiny else None
-        own, dtypes = ((16,), ("float32",)) if on_cpu else (kernel.dims[:few], kernel.dtypes[:few])
-        mine = shapes or (((1, 2, 32),) if on_cpu or tiny else kernel.shapes)
-        for dtype, d, is_causal, (batch, num_heads, seq_len, *kv) in itertools.product(
-            dtypes, dims or own, MASKS, mine
-        ):
-            cell = TileCell(name, batch, num_heads, seq_len, d, dtype, is_causal, kernel.mode, clock, cache)
-            yield replace(cell, kv_heads=kv[0]) if kv else cell
+    for problem in problems:
+        if device == "cuda" or problem.dtype != "bfloat16":
+            how: dict[str, Any] = {"clock": clock, "cache": CLOCKS.get(clock, "warm")}
+            yield TileCell(group=name, mode=KERNELS[name].mode, **problem._asdict(), **how)

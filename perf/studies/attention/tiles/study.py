@@ -20,7 +20,7 @@ from perf.studies.attention.tiles.kernels import (
     candidates_of,
     cells_of,
     checked,
-    drawn_cells,
+    problems_of,
     shape_of,
 )
 from perf.studies.attention.tiles.results import shown, verdicts
@@ -115,12 +115,17 @@ def command(
         if seed is not None and shapes:
             raise ValueError(f"--cell {shapes[0]} was given; allowed: without --seed, which draws the cells")
         if seed is None:
-            cells = list(cells_of(kernels, [shape_of(text) for text in shapes], dims, device, tiny=tiny))
-            cells = narrowed(cells, dtype=dtypes, mask=masks or ("causal",))
+            wanted = [shape_of(text) for text in shapes]
+            problems = {name: list(problems_of(name, wanted, dims, device, tiny=tiny)) for name in kernels}
+            axes = {"dtype": dtypes, "mask": masks or ("causal",)}
         else:
+            if others := set(kernels) - WAYS.keys():
+                raise ValueError(f"--kernel {min(others)} was given with --seed; allowed with it: {', '.join(WAYS)}")
             sample = {"random": groups_of(device, tiny=tiny)["random"]}
-            problems = drawn(sample, seed=seed, count=count or (None if tiny else DRAWN))["random"].problems()
-            cells = narrowed(list(drawn_cells(kernels, problems, device)), d=dims, dtype=dtypes, mask=masks)
+            sample = drawn(sample, seed=seed, count=count or (None if tiny else DRAWN))
+            problems = {name: list(sample["random"].problems()) for name in kernels}
+            axes = {"d": dims, "dtype": dtypes, "mask": masks}
+        cells = narrowed([cell for name in kernels for cell in cells_of(name, problems[name], device)], **axes)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
     rows: list[Row] = []

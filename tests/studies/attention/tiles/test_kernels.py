@@ -2,7 +2,15 @@
 
 import pytest
 
-from perf.studies.attention.tiles.kernels import KERNELS, TileCell, candidates_of, cells_of, checked, shape_of
+from perf.studies.attention.tiles.kernels import (
+    KERNELS,
+    TileCell,
+    candidates_of,
+    cells_of,
+    checked,
+    problems_of,
+    shape_of,
+)
 from perf.workloads import attention_tiles
 from perf.workloads.attention import problem_of
 
@@ -53,7 +61,7 @@ def test_a_cell_is_read_as_a_shape():
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_cell_is_a_case_of_its_workload(name, device):
-    for cell in cells_of([name], [], [], device):
+    for cell in cells_of(name, problems_of(name, [], [], device), device):
         case = cell.case("64x64x4x3", device)
         assert (case.workload, case.clock, case.cache) == ("attention_tiles", cell.clock, cell.cache)
         assert (case.params["kernel"], case.params["tiles"]) == (name, "64x64x4x3")
@@ -62,9 +70,9 @@ def test_a_cell_is_a_case_of_its_workload(name, device):
 
 
 def test_shapes_that_are_given_take_the_place_of_a_kernels_own():
-    cells = list(cells_of(["forward", "split"], [(3, 4, 640)], [], "cuda"))
-    assert {(cell.batch, cell.num_heads, cell.seq_len) for cell in cells} == {(3, 4, 640)}
-    assert {cell.dtype for cell in cells if cell.group == "split"} == {"bfloat16"}
+    forward, split = (list(problems_of(name, [(3, 4, 640)], [], "cuda")) for name in ("forward", "split"))
+    assert {(*problem[:2], problem.seq_len) for problem in forward + split} == {(3, 4, 640)}
+    assert {problem.dtype for problem in split} == {"bfloat16"}
 
 
 def test_half_as_slow_again_is_out_of_the_race_but_never_what_all_are_compared_with():
