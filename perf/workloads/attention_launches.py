@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from perf.workloads import measured, measured_module
@@ -42,30 +43,12 @@ class KernelLaunch:
     written: int
 
 
-def tiles_module() -> Any:
-    """Return the measured `attention.tiles`."""
-    return measured_module("attention.tiles")
-
-
-def hopper_module() -> Any:
-    """Return the measured `attention.hopper`."""
-    return measured_module("attention.hopper")
-
-
-def hopper_tables() -> Any:
-    """Return the measured `attention.hopper_tables`."""
-    return measured_module("attention.hopper_tables")
-
-
-def triton_plans() -> Any:
-    """Return the measured `attention.triton_plans`."""
-    return measured_module("attention.triton_plans")
-
-
-def gluon_plans() -> Any:
-    """Return the measured `attention.gluon_plans`, for compute capability 9.0."""
-    return measured_module("attention.gluon_plans")
-
+tiles_module = partial(measured_module, "attention.tiles")
+triton_plans = partial(measured_module, "attention.triton_plans")
+hopper_module = partial(measured_module, "attention.hopper")
+hopper_tables = partial(measured_module, "attention.hopper_tables")
+gluon_plans = partial(measured_module, "attention.gluon_plans")
+"""The measured modules; that of plans in Gluon is for compute capability 9.0."""
 
 HOPPER_TABLES = {
     "gluon": "HOPPER_FORWARD",
@@ -135,46 +118,34 @@ def _split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> 
     return _forward_run(plan, on)
 
 
-def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def _launch_run(launch: Any, inputs: Sequence[Any], **like: Any) -> Run:
+    """Return a run of one launch, which fills new tensors `like` those given by name."""
     import torch
 
-    q, k, v, do, _, lse, delta = on
-    launch = triton_plans().dkdv_launch(request_of(problem), q, k, v, do, _tiles(numbers))
-
-    def run() -> dict[str, Any]:
-        dk, dv = torch.empty_like(k), torch.empty_like(v)
-        launch(q, k, v, do, lse, delta, dk, dv, None)
-        return {"dk": dk, "dv": dv}
+    def run() -> Answer:
+        outputs = {name: torch.empty_like(tensor) for name, tensor in like.items()}
+        launch(*inputs, *outputs.values(), None)
+        return outputs
 
     return run
+
+
+def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    q, k, v, do, _, lse, delta = on
+    launch = triton_plans().dkdv_launch(request_of(problem), q, k, v, do, _tiles(numbers))
+    return _launch_run(launch, (q, k, v, do, lse, delta), dk=k, dv=v)
 
 
 def _dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    import torch
-
     q, k, v, do, _, lse, delta = on
     launch = triton_plans().dq_launch(request_of(problem), q, k, v, do, _tiles(numbers))
-
-    def run() -> dict[str, Any]:
-        dq = torch.empty_like(q)
-        launch(q, k, v, do, lse, delta, dq, None)
-        return {"dq": dq}
-
-    return run
+    return _launch_run(launch, (q, k, v, do, lse, delta), dq=q)
 
 
 def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    import torch
-
     q, k, v, do, out, lse, _ = on
     launch = triton_plans().at_once_launch(request_of(problem), q, k, v, out, do, _tiles(numbers))
-
-    def run() -> dict[str, Any]:
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        launch(q, k, v, out, do, lse, dq, dk, dv, None)
-        return {"dq": dq, "dk": dk, "dv": dv}
-
-    return run
+    return _launch_run(launch, (q, k, v, out, do, lse), dq=q, dk=k, dv=v)
 
 
 def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
@@ -206,12 +177,15 @@ def _changed_backward(problem: AttentionProblem, on: Tensors, fields: tuple[str,
 
 def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan the forward with its splitting into pieces."""
-    plan = gluon_plans().pieces_forward(request_of(problem), on.q, on.k, on.v, _three_pieces(numbers))
-    return _forward_run(plan, on)
+    return _pieces_forward(problem, on, hopper_tables().HopperFloat32(3, *numbers))
 
 
 def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    return _pieces_backward(problem, on, _three_pieces(numbers))
+    return _pieces_backward(problem, on, hopper_tables().HopperFloat32(3, *numbers))
+
+
+def _pieces_forward(problem: AttentionProblem, on: Tensors, how: Any) -> Run:
+    return _forward_run(gluon_plans().pieces_forward(request_of(problem), on.q, on.k, on.v, how), on)
 
 
 def _pieces_backward(problem: AttentionProblem, on: Tensors, how: Any) -> Run:
@@ -233,7 +207,7 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
     _require_gluon(request, on)
     if problem.dtype == "float32":
         how = _three_pieces_of(on)._replace(consumers=hopper_module().float32_consumers(request, q))
-        return _forward_run(gluon_plans().pieces_forward(request, q, k, v, how), on)
+        return _pieces_forward(problem, on, how)
     choices = gluon_choices(d, problem.is_causal)
     if way not in choices:
         raise Unavailable(f"no table has {way} of {d} columns, {'causal' if problem.is_causal else 'full'}")
@@ -267,10 +241,6 @@ def _require_gluon(request: Any, on: Tensors) -> None:
 def _three_pieces_of(on: Tensors) -> Any:
     """Return the table's choice for three pieces, with one program to a key tile."""
     return hopper_tables().HOPPER_FLOAT32[hopper_module().tile_columns(on.q), 3]
-
-
-def _three_pieces(numbers: tuple[int, ...]) -> Any:
-    return hopper_tables().HopperFloat32(3, *numbers)
 
 
 KERNELS = {
