@@ -7,7 +7,7 @@ from perf.workloads.attention_check import TOLERANCES, largest_error
 from perf.workloads.attention_impls import TF32, Attend, implementation
 from perf.workloads.attention_oracle import Answer
 from perf.workloads.attention_problem import AttentionProblem, floor, inputs
-from perf.workloads.workload import Workload, no_floor
+from perf.workloads.workload import Workload, no_floor, require_allowed
 
 NOTHING = no_floor("nothing runs: only memory is measured")
 MODES = ("forward", "backward", "forward_backward", "before_backward")
@@ -22,8 +22,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     import torch
 
     mode = params["mode"]
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} was given; allowed: {', '.join(MODES)}")
+    require_allowed(params, mode=MODES)
     problem = problem_of(params)
     attend = implementation(params["impl"], problem, device)
     q, k, v, grad_out = inputs(problem, device)

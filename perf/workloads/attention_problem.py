@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from perf.workloads.workload import Floor
+from perf.workloads.workload import Floor, require_allowed
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 PARTS = 8  # parts into which kernels split the keys
@@ -31,12 +31,7 @@ class AttentionProblem:
     """Heads of k and v, each for as many consecutive heads of q; None for as many as q has."""
 
     def __post_init__(self):
-        if self.dtype not in BYTES:
-            raise ValueError(f"dtype={self.dtype!r} was given; allowed: {', '.join(BYTES)}")
-        if self.grad_out not in ("random", "ones"):
-            raise ValueError(f"grad_out={self.grad_out!r} was given; allowed: random, ones")
-        if self.keys not in ("random", "ends"):
-            raise ValueError(f"keys={self.keys!r} was given; allowed: random, ends")
+        require_allowed(vars(self), dtype=BYTES, grad_out=("random", "ones"), keys=("random", "ends"))
         for value in (*self.leading, self.seq_len, self.d):
             if value < 1:
                 raise ValueError(f"a dimension of {value} was given; allowed: 1 and more")

@@ -1,10 +1,10 @@
 """A data-parallel training step of a Transformer: each rank has a batch of its own, gradients are averaged."""
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer import floor
 from perf.workloads.transformer_oracle import SIZES, batch_of_rank
 from perf.workloads.transformer_state import (
@@ -17,7 +17,7 @@ from perf.workloads.transformer_state import (
     slope_and_norm,
     update_error,
 )
-from perf.workloads.workload import Workload, WrongResult
+from perf.workloads.workload import Workload, require_allowed
 
 OURS = {"naive": "NaiveDDP", "flat": "FlatDDP", "overlapped": "OverlappedDDP", "bucketed": "BucketedDDP"}
 STRATEGIES = (*OURS, "torch", "torch_static")
@@ -35,13 +35,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
     rank; attention is PyTorch's. strategy "torch" is DistributedDataParallel, "torch_static" the same with
     `static_graph`.
     """
-
     strategy, precision, variant = params["strategy"], params["precision"], params["variant"]
-    if strategy not in STRATEGIES:
-        raise ValueError(f"strategy={strategy!r} was given; allowed: {', '.join(STRATEGIES)}")
+    require_allowed(params, strategy=STRATEGIES, mode=("step", "alone", "exposed"))
     mode = params["mode"]
-    if mode not in ("step", "alone", "exposed"):
-        raise ValueError(f"mode={mode!r} was given; allowed: step, alone, exposed")
     if variant.startswith("compiled"):
         compile_any_number_of_shapes()
     size, context_length = SIZES[params["size"]], params["context_length"]
@@ -52,25 +48,15 @@ def build(params: dict[str, Any], device: str) -> Workload:
     net, finish = _wrapped(strategy, params["bucket_size_mb"], model if train.run is None else train.run)
     train.run = net
 
-    def step() -> Any:
-        train.optimizer.zero_grad(set_to_none=True)
-        loss = train.forward()
-        train.backward(loss)
-        finish()
-        train.optimizer_step()
-        return loss.detach()
+    step: Callable[[], Any] = partial(rank_step.step, train, finish)
 
     def alone() -> Any:
         with net.no_sync():
-            train.optimizer.zero_grad(set_to_none=True)
-            loss = train.forward()
-            train.backward(loss)
-        train.optimizer_step()
-        return loss.detach()
+            return rank_step.step(train)
 
     if strategy == "torch_static":
         step()  # DistributedDataParallel learns the static graph from its first backward, which must synchronize
-    check_mean = functools.partial(_check_mean, model, train.optimizer, step, precision)
+    check_mean = partial(_check_mean, model, train.optimizer, step, precision)
     is_captured = variant.endswith("cuda_graph")
     if is_captured:  # checked before the capture, since a replay calls no hooks
         error, (slope, _) = check_mean(), slope_and_norm(model)
@@ -87,16 +73,11 @@ def build(params: dict[str, Any], device: str) -> Workload:
             replay_error = abs(replayed - slope) / norm
             hold("the replayed gradient", replay_error, REPLAY_TOLERANCE[precision], "that of the step in the graph")
         hold("AdamW's update", update_error(model, train.optimizer), UPDATE_TOLERANCE)
-        require_equal_on_all_ranks(model)
+        rank_step.require_equal_on_all_ranks(model)
         return gradient_error
 
     def facts() -> dict[str, float]:
-        num_bytes = {
-            "parameter_bytes": bytes_of(model.parameters()),
-            "optimizer_bytes": bytes_of(
-                value for state in train.optimizer.state.values() for value in state.values() if value.ndim
-            ),
-        }
+        num_bytes = rank_step.state_bytes(model.parameters(), train.optimizer)
         traffic = getattr(net, "traffic", None)
         return num_bytes | ({"calls": traffic.calls, "bytes": traffic.num_bytes} if traffic else {})
 
@@ -160,22 +141,3 @@ def _captured(step: Callable[[], Any], model: Any) -> Callable[[], Any]:
         return loss
 
     return run
-
-
-def require_equal_on_all_ranks(model: Any) -> None:
-    """Raise `WrongResult` unless all ranks have the same weights, by the sums of their bytes."""
-    import torch
-    import torch.distributed as dist
-
-    sums = {name: int(value.detach().view(torch.uint8).sum()) for name, value in model.named_parameters()}
-    sums_by_rank: list[dict[str, int]] = [{}] * dist.get_world_size()
-    dist.all_gather_object(sums_by_rank, sums)
-    for rank, theirs in enumerate(sums_by_rank):
-        different = [name for name in sums if theirs[name] != sums[name]]
-        if different:
-            raise WrongResult(f"{different[0]} differs between ranks {dist.get_rank()} and {rank} after a step")
-
-
-def bytes_of(tensors: Iterable[Any]) -> int:
-    """Return the total size of the tensors."""
-    return sum(tensor.nbytes for tensor in tensors)

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, measured
-from perf.workloads.data_parallel import bytes_of
-from perf.workloads.sharded_optimizer import peak_bytes, peaks_of
+from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer import floor
 from perf.workloads.transformer_oracle import SIZES, batch_of_rank, initial
 from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, first_update, hold
-from perf.workloads.workload import Unavailable, Workload, WrongResult
+from perf.workloads.workload import Unavailable, Workload, WrongResult, require_allowed
 
 PREFETCH = {"prefetch_0": 0, "prefetch_1": 1, "prefetch_2": 2}
 """Ours, by layers gathered ahead."""
@@ -43,14 +41,9 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     sharding, precision, mode = params["sharding"], params["precision"], params["mode"]
     coarsest = "bf16" if params["compute_dtype"] == "bfloat16" else precision
-    if sharding not in SHARDINGS:
-        raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
-    if params["compute_dtype"] not in COMPUTE_DTYPES:
-        raise ValueError(f"compute_dtype={params['compute_dtype']!r} was given; allowed: {', '.join(COMPUTE_DTYPES)}")
+    require_allowed(params, sharding=SHARDINGS, compute_dtype=COMPUTE_DTYPES, mode=MODES)
     if sharding == "torch_default" and params["compute_dtype"] == "float32":
         raise Unavailable("with weights in float32 torch_default is torch")
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} was given; allowed: {', '.join(MODES)}")
     if params["variant"].startswith("compiled"):
         compile_any_number_of_shapes()
     if device == "cuda":
@@ -68,21 +61,15 @@ def build(params: dict[str, Any], device: str) -> Workload:
     compute_dtype = None if params["compute_dtype"] == "float32" else torch.bfloat16
     train.run, finish = _sharded(sharding, train.model if train.run is None else train.run, compute_dtype)
     train.optimizer = measured("training", "adamw")(train.run, LR, WEIGHT_DECAY)
-    after_init = peak_bytes(device)
+    after_init = rank_step.peak_bytes(device)
     alone = trained() if mode in ("alone", "exposed") else None
 
     outside_bytes = partial(getattr, train.run, "outside_bytes", 0)
 
-    def gradients() -> Any:
-        train.optimizer.zero_grad(set_to_none=True)
-        loss = train.forward()
-        train.backward(loss)
-        finish()
-        return loss.detach()
+    gradients = partial(rank_step.gradients, train, finish)
 
     def step() -> Any:
-        loss = gradients()
-        train.optimizer_step()
+        loss = rank_step.step(train, finish)
         train.optimizer.zero_grad(set_to_none=True)  # leave room for the other arm of a comparison
         return loss
 
@@ -102,25 +89,15 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     def facts() -> dict[str, float]:
         step()  # the moments begin with it
-        state = [_rows(value) for values in train.optimizer.state.values() for value in values.values() if value.ndim]
-        facts: dict[str, float] = {
-            "parameter_bytes": bytes_of(_rows(value) for value in train.model.parameters()),
-            "optimizer_bytes": bytes_of(state),
-        }
+        facts = rank_step.state_bytes(train.model.parameters(), train.optimizer, _rows)
         if traffic := getattr(train.run, "traffic", None):
             facts |= {"gathered_bytes": traffic.gathered.num_bytes, "scattered_bytes": traffic.scattered.num_bytes}
             facts["copy_engines"] = int(getattr(train.run, "uses_copy_engines", False))
             facts["calls"] = traffic.gathered.calls + traffic.scattered.calls + traffic.averaged.calls
-        peaks = peaks_of(after_init, gradients, train.optimizer_step, device)
+        peaks = rank_step.peaks_of(after_init, gradients, train.optimizer_step, device)
         return facts | {point: peak + outside_bytes() for point, peak in peaks.items()}
 
-    def whole() -> Any:
-        assert alone is not None
-        alone.optimizer.zero_grad(set_to_none=True)
-        loss = alone.forward()
-        alone.backward(loss)
-        return loss.detach()
-
+    whole = partial(rank_step.gradients, alone)
     # The optimizer touches 1/N of the states, which is left out: both modes read weights twice and write gradients.
     weights = 4 * size.parameters
     least = floor(size, context_length, coarsest, "step", batch)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, measured
+from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer_oracle import Size, batch_of_rank, direction, exact_of, initial
 from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, first_update, hold
 from perf.workloads.transformer_training import GRADIENT_TOLERANCE, LOSS_TOLERANCE, floor
@@ -41,13 +41,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     net = measured("distributed.fsdp", "FullyShardedDataParallel")(model, dtype, prefetch=params["prefetch"])
     train.run = net
 
-    def step() -> Any:
-        train.optimizer.zero_grad(set_to_none=True)
-        loss = train.forward()
-        train.backward(loss)
-        net.finish_gradient_synchronization()
-        train.optimizer_step()
-        return loss.detach()
+    step = partial(rank_step.step, train, net.finish_gradient_synchronization)
 
     def mine() -> Iterator[tuple[str, Any, Any, float]]:
         """Yield each parameter's name, what this rank has of it, its rows, and its share in a sum over the ranks."""

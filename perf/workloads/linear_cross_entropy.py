@@ -7,7 +7,7 @@ from typing import Any
 from perf.workloads import compile_any_number_of_shapes, measured
 from perf.workloads.attention_check import TIMES_EAGER, TOLERANCES
 from perf.workloads.transformer_state import hold
-from perf.workloads.workload import Floor, Unavailable, Workload
+from perf.workloads.workload import Floor, Unavailable, Workload, require_allowed
 
 MODES = ("forward", "forward_backward")
 Loss = Callable[[Any, Any, Any], Any]
@@ -29,8 +29,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     import torch
 
     mode, dtype = params["mode"], params["dtype"]
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} was given; allowed: {', '.join(MODES)}")
+    require_allowed(params, mode=MODES)
     loss_of = implementation(params["impl"])
     tokens, d_model, vocab_size = params["tokens"], params["d_model"], params["vocab_size"]
     hidden, weight, targets = inputs(tokens, d_model, vocab_size, dtype, device)

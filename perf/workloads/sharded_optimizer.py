@@ -1,14 +1,13 @@
 """A training step of a Transformer on every rank, with the optimizer's state replicated or sharded."""
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, measured
-from perf.workloads.data_parallel import bytes_of, require_equal_on_all_ranks
+from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer import floor
 from perf.workloads.transformer_oracle import SIZES, batch_of_rank
 from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, first_update, hold, restore
-from perf.workloads.workload import Workload
+from perf.workloads.workload import Workload, require_allowed
 
 SHARDINGS = ("none", "sharded", "sharded_reducing", "torch")
 # Relative error of an update; 3.2e-6 on H200s. AdamW's direction is arbitrary for a gradient of almost zero.
@@ -27,42 +26,30 @@ def build(params: dict[str, Any], device: str) -> Workload:
     import torch.distributed as dist
 
     sharding, precision, variant = params["sharding"], params["precision"], params["variant"]
-    if sharding not in SHARDINGS:
-        raise ValueError(f"sharding={sharding!r} was given; allowed: {', '.join(SHARDINGS)}")
+    require_allowed(params, sharding=SHARDINGS)
     if variant.startswith("compiled"):
         compile_any_number_of_shapes()
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()  # of the case before, in the same process
     size, context_length = SIZES[params["size"]], params["context_length"]
     model = build_model(size, context_length, "sdpa", device)
-    after_init = peak_bytes(device)
+    after_init = rank_step.peak_bytes(device)
     batch = params["batch"]
     ids, targets = batch_of_rank(size, context_length, device, batch)
     train = measured("training", "make_train_step")(model, ids, targets, precision=precision, variant=variant)
     parallel = None
     if sharding != "sharded_reducing":
-        parallel = measured("distributed.ddp", "BucketedDDP")(model if train.run is None else train.run)
-        train.run = parallel
+        parallel = train.run = measured("distributed.ddp", "BucketedDDP")(model if train.run is None else train.run)
+    finish = parallel.finish_gradient_synchronization if parallel else lambda: None
     if sharding != "none":
         train.optimizer = _optimizer(sharding, model)
 
-    def gradients() -> Any:
-        train.optimizer.zero_grad(set_to_none=True)
-        loss = train.forward()
-        train.backward(loss)
-        if parallel is not None:
-            parallel.finish_gradient_synchronization()
-        return loss.detach()
-
-    def step() -> Any:
-        loss = gradients()
-        train.optimizer_step()
-        return loss
+    gradients = partial(rank_step.gradients, train, finish)
 
     def check() -> float:
         """Compare a step from the initial weights with torch's AdamW on averaged gradients, on every rank."""
         restore(model, None)
-        _state(train.optimizer).clear()  # the moments start again; no CUDA graph refers to them
+        rank_step.state_of(train.optimizer).clear()  # the moments start again; no CUDA graph refers to them
         gradients()
         exact = {}
         for name, parameter in model.named_parameters():
@@ -80,18 +67,17 @@ def build(params: dict[str, Any], device: str) -> Workload:
             square += float(exact[name].square().sum())
         relative = (error / square) ** 0.5
         hold("the step", relative, WEIGHT_TOLERANCE, "AdamW's")
-        require_equal_on_all_ranks(model)
+        rank_step.require_equal_on_all_ranks(model)
         return relative
 
     def facts() -> dict[str, float]:
-        state = [value for values in _state(train.optimizer).values() for value in values.values() if value.ndim]
-        facts: dict[str, float] = {"parameter_bytes": bytes_of(model.parameters()), "optimizer_bytes": bytes_of(state)}
+        facts = rank_step.state_bytes(model.parameters(), train.optimizer)
         if traffic := getattr(train.optimizer, "traffic", None):
             facts |= {"optimizer_calls": traffic.calls, "communicated_bytes": traffic.num_bytes}
-        return facts | peaks_of(after_init, gradients, train.optimizer_step, device)
+        return facts | rank_step.peaks_of(after_init, gradients, train.optimizer_step, device)
 
-    exact = floor(size, context_length, precision, "step", batch)
-    return Workload(run=step, check=check, floor=exact, settles=True, facts=facts)
+    run, least = partial(rank_step.step, train, finish), floor(size, context_length, precision, "step", batch)
+    return Workload(run=run, check=check, floor=least, settles=True, facts=facts)
 
 
 def _optimizer(sharding: str, model: Any) -> Any:
@@ -104,34 +90,3 @@ def _optimizer(sharding: str, model: Any) -> Any:
         return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=False, **rule)
     cls = measured("distributed.sharded_optimizer", "ShardedOptimizer")
     return cls(model.parameters(), torch.optim.AdamW, reduces_gradients=sharding == "sharded_reducing", **rule)
-
-
-def _state(optimizer: Any) -> Any:
-    """Return this rank's state; torch's sharded optimizer wraps another optimizer."""
-    return getattr(optimizer, "optim", optimizer).state
-
-
-def peaks_of(
-    after_init: int, gradients: Callable[[], Any], optimizer_step: Callable[[], Any], device: str
-) -> dict[str, int]:
-    """Return a rank's peak up to three points of a step, which this runs; nothing without a GPU."""
-    import torch
-
-    if device != "cuda":
-        return {}
-    torch.cuda.reset_peak_memory_stats()
-    gradients()
-    before_step = peak_bytes(device)
-    optimizer_step()
-    return {
-        "after_init_bytes": after_init,
-        "before_step_bytes": before_step,
-        "after_step_bytes": peak_bytes(device),
-    }
-
-
-def peak_bytes(device: str) -> int:
-    """Return the peak of the requested bytes: the allocator's own blocks depend on its cache."""
-    import torch
-
-    return torch.cuda.memory_stats()["requested_bytes.all.peak"] if device == "cuda" else 0

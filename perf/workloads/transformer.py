@@ -3,7 +3,7 @@
 from typing import Any
 
 from perf.workloads.transformer_training import MATMUL_DTYPES, Training, floor
-from perf.workloads.workload import Workload
+from perf.workloads.workload import Workload, require_allowed
 
 __all__ = ["MODES", "build", "floor"]
 
@@ -18,12 +18,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
     forward keeps nothing for a backward. backward is timed on a graph built before every sample, optimizer on gradients
     computed once. step is zero_grad, forward, backward and optimizer, and the only mode with a CUDA graph.
     """
-    mode, precision, variant = params["mode"], params["precision"], params["variant"]
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r} was given; allowed: {', '.join(MODES)}")
-    if precision in SCALED:
-        allowed = ", ".join(name for name in MATMUL_DTYPES if name not in SCALED)
-        raise ValueError(f"precision={precision!r} was given; allowed: {allowed}")
+    mode, variant = params["mode"], params["variant"]
+    require_allowed(params, mode=MODES, precision=[name for name in MATMUL_DTYPES if name not in SCALED])
     if variant.endswith("cuda_graph") and mode != "step":
         raise ValueError(f"variant={variant!r} was given with mode={mode!r}; allowed: mode='step'")
     return getattr(Training(params, device), mode)()

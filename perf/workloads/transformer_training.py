@@ -17,7 +17,7 @@ from perf.workloads.transformer_state import (
     slope_and_norm,
     update_error,
 )
-from perf.workloads.workload import Floor, Part, Unavailable, Workload, no_floor
+from perf.workloads.workload import Floor, Part, Unavailable, Workload, no_floor, require_allowed
 
 MATMUL_DTYPES = {
     "fp32": "float32",
@@ -53,8 +53,7 @@ class Training:
     def __init__(self, params: dict[str, Any], device: str, exact: ExactStep | None = None):
         """Build the model; `exact` is the result of `exact_of` for these params if it is known already."""
         self.precision, self.variant = params["precision"], params["variant"]
-        if self.precision not in MATMUL_DTYPES:
-            raise ValueError(f"precision={self.precision!r} was given; allowed: {', '.join(MATMUL_DTYPES)}")
+        require_allowed(params, precision=MATMUL_DTYPES)
         if self.precision not in measured("training", "PRECISIONS"):
             raise Unavailable(f"this commit has no precision {self.precision}")
         if self.variant.startswith("compiled"):

@@ -1,6 +1,6 @@
 """The interface of a workload: its calls, its check, its floor, and the exceptions that replace a result."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,13 @@ class Floor:
     bytes_written: float = 0.0
     launches: int = 0
     """Launches that the host has to make: bounds the series of the host's time, whose samples end before the device."""
+
+
+def require_allowed(params: Mapping[str, Any], **allowed: Iterable[str]) -> None:
+    """Raise `ValueError` for a param that has none of its allowed values."""
+    for name, values in allowed.items():
+        if params[name] not in values:
+            raise ValueError(f"{name}={params[name]!r} was given; allowed: {', '.join(values)}")
 
 
 def no_floor(reason: str) -> Floor:
