@@ -12,7 +12,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import measure, step_seconds
 from perf.studies.lm import OURS, Models, Setting, accounted, device_kind, model_options, rows_of
-from perf.studies.rows import CheckpointingRow, Row, differing, grouped
+from perf.studies.rows import Row, differing, grouped
 from perf.units import GIB, memory, times
 from perf.workloads import measured
 from perf.workloads.transformer_training import Training
@@ -53,7 +53,7 @@ def command(models: Models, every: tuple[int, ...], warm_up: int, steps: int, ou
     sentences = [sentence for group in groups(whole["rows"]) for sentence in answers(group, axes)]
     present(whole, title, shown(whole["rows"]), sentences)
     for group in groups(whole["rows"]):
-        name = "-".join(str(group[0][axis]) for axis in axes)  # type: ignore[literal-required]
+        name = "-".join(str(group[0][axis]) for axis in axes)
         draw(group, out / f"checkpointing-{name}.png", f"{_where(group[0], axes)}\n{heading(whole)}")
 
 
@@ -100,18 +100,18 @@ def timed(training: Training, warm_up: int, steps: int) -> Row:
     return {"step_s": step_seconds(row), "peak_bytes": row.get("peak_bytes")}
 
 
-def groups(rows: list[CheckpointingRow]) -> list[list[CheckpointingRow]]:
+def groups(rows: list[Row]) -> list[list[Row]]:
     """Return the rows of each model, context, precision, variant and attention."""
     return [mine for _, mine in grouped(rows, *Setting.AXES)]
 
 
-def predicted_seconds(rows: list[CheckpointingRow], row: CheckpointingRow) -> float | None:
+def predicted_seconds(rows: list[Row], row: Row) -> float | None:
     """Return the time that a row's FLOPs take at the rate of the measured row with the fewest; None without any."""
     first = min((each for each in rows if "step_s" in each), key=lambda each: each["flops"], default=None)
     return statistics.median(first["step_s"]) * row["flops"] / first["flops"] if first else None
 
 
-def named(row: CheckpointingRow) -> str:
+def named(row: Row) -> str:
     """Name a row's checkpoints."""
     if row["every"] is None:
         return "none"
@@ -119,11 +119,11 @@ def named(row: CheckpointingRow) -> str:
     return f"{mode}k = {row['every']}{', offloaded' if row['offload'] else ''}"
 
 
-def shown(rows: list[CheckpointingRow]) -> Iterator[Row]:
+def shown(rows: list[Row]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for group in groups(rows):
         for row in group:
-            cells: Row = {axis: row[axis] for axis in told_apart_by(rows)}  # type: ignore[literal-required]
+            cells: Row = {axis: row[axis] for axis in told_apart_by(rows)}
             cells |= {
                 "checkpoints": named(row),
                 "run again": row["recomputed"],
@@ -133,20 +133,20 @@ def shown(rows: list[CheckpointingRow]) -> Iterator[Row]:
             cells["peak, GiB"] = " / ".join(f"{size / GIB:.3f}" for size in peaks if size is not None)
             seconds = (predicted_seconds(group, row), statistics.median(row["step_s"]) if "step_s" in row else None)
             cells["step, ms"] = " / ".join(f"{value * 1e3:.1f}" for value in seconds if value is not None)
-            yield cells | ({} if row["status"] == "ok" else {"status": describe(dict(row))})
+            yield cells | ({} if row["status"] == "ok" else {"status": describe(row)})
 
 
-def told_apart_by(rows: list[CheckpointingRow]) -> list[str]:
+def told_apart_by(rows: list[Row]) -> list[str]:
     """Return the axes that name a group of these rows: variant and attention only if there are several."""
     return differing(rows, Setting.AXES, always=Setting.AXES[:3])
 
 
-def _where(row: CheckpointingRow, axes: Sequence[str]) -> str:
+def _where(row: Row, axes: Sequence[str]) -> str:
     words = {"context": f"context {row['context']}"}
-    return ", ".join(words.get(axis) or row[axis] for axis in axes)  # type: ignore[literal-required]
+    return ", ".join(words.get(axis) or row[axis] for axis in axes)
 
 
-def answers(rows: list[CheckpointingRow], axes: Sequence[str] = Setting.AXES[:3]) -> Iterator[str]:
+def answers(rows: list[Row], axes: Sequence[str] = Setting.AXES[:3]) -> Iterator[str]:
     """Name the best k with its neighbours, and what each other mode changes."""
     what = _where(rows[0], axes)
     by_name = {named(row): row for row in rows}
@@ -155,23 +155,23 @@ def answers(rows: list[CheckpointingRow], axes: Sequence[str] = Setting.AXES[:3]
         known = sorted((row for row in grouped if row.get(key) is not None), key=lambda row: row["every"] or 0)
         if not known:
             continue
-        best = min(known, key=lambda row: (row[key], -(row["every"] or 0)))  # type: ignore[literal-required]
+        best = min(known, key=lambda row: (row[key], -(row["every"] or 0)))
         at = known.index(best)
         around = (known[place] for place in (at - 1, at + 1) if 0 <= place < len(known))
-        beside = ", ".join(f"{named(row)} {memory(row[key])}" for row in around)  # type: ignore[literal-required]
+        beside = ", ".join(f"{named(row)} {memory(row[key])}" for row in around)
         none = by_name["none"].get(key)
         smallest = "; a group has one layer at least" if best["every"] == 1 else ""
         yield (
-            f"{what}: the least peak that is {verb} has {named(best)}, {memory(best[key])}"  # type: ignore[literal-required]
-            f"{f' against {memory(none)} without checkpoints' if none is not None else ''}"  # type: ignore[arg-type]
+            f"{what}: the least peak that is {verb} has {named(best)}, {memory(best[key])}"
+            f"{f' against {memory(none)} without checkpoints' if none is not None else ''}"
             f" (beside it: {beside or 'nothing'}{smallest})."
         )
     single, nested = by_name.get("k = 1"), by_name["nested, k = 1"]
     if single is None:
         return
     peak = ""
-    if None not in (peaks := (single.get("predicted_bytes"), nested.get("predicted_bytes"))):
-        saved = peaks[0] - peaks[1]  # type: ignore[operator]
+    if "predicted_bytes" in single and "predicted_bytes" in nested:
+        saved = single["predicted_bytes"] - nested["predicted_bytes"]
         peak = f", and the predicted peak of the step is {f'{memory(saved)} less' if saved else 'the same'}"
     yield (
         f"Nested, single layers: {nested['recomputed']} layers run again instead of {single['recomputed']}, "
@@ -187,7 +187,7 @@ def answers(rows: list[CheckpointingRow], axes: Sequence[str] = Setting.AXES[:3]
     yield f"Offloaded: {memory(single['kept_bytes'] - offloaded['kept_bytes'])} cross the bus twice in a step."
 
 
-def draw(rows: list[CheckpointingRow], path: Path, title: str) -> None:
+def draw(rows: list[Row], path: Path, title: str) -> None:
     """Plot peak and time over k: predictions as lines, measurements as dots; other modes as horizontal lines."""
     figure, (peak, time) = figures.subplots(1, 2, figsize=(8.5, 3.4))
     grouped = [row for row in rows if row["mode"] == "groups" and not row["offload"] and row["every"] is not None]

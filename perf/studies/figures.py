@@ -46,7 +46,7 @@ def stacked_bars(
 
 def legend_below(figure: Any, columns: int | None = None) -> None:
     """Add one legend for all panels, by default in one line."""
-    keys = {}
+    keys: dict[str, Any] = {}
     for axes in figure.axes:
         keys |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     figure.legend(keys.values(), keys, fontsize=8, loc="outside lower center", ncols=columns or len(keys))

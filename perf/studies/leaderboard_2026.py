@@ -164,7 +164,7 @@ def shown(rows: list[Row]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for row in rows:
         cells: Row = {"layers": row["num_layers"], "context": row["context_length"], "ranks": row["world_size"]}
-        cells |= {"checkpoint every": row["checkpoint_every"], "step": describe(dict(row))}
+        cells |= {"checkpoint every": row["checkpoint_every"], "step": describe(row)}
         if row["status"] == "ok":
             cells |= {"step": seconds(statistics.median(row["samples_s"])), "least": seconds(row["predicted_s"])}
             cells["peak of a rank"] = memory(row["peak_bytes"]) if "peak_bytes" in row else "-"

@@ -3,7 +3,7 @@
 import dataclasses
 import gc
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -66,7 +66,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     outside_bytes = partial(getattr, train.run, "outside_bytes", 0)
 
-    gradients = partial(rank_step.gradients, train, finish)
+    gradients: Callable[[], Any] = partial(rank_step.gradients, train, finish)
 
     def step() -> Any:
         loss = rank_step.step(train, finish)
@@ -97,7 +97,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
         peaks = rank_step.peaks_of(after_init, gradients, train.optimizer_step, device)
         return facts | {point: peak + outside_bytes() for point, peak in peaks.items()}
 
-    whole = partial(rank_step.gradients, alone)
+    whole: Callable[[], Any] = partial(rank_step.gradients, alone)
     # The optimizer touches 1/N of the states, which is left out: both modes read weights twice and write gradients.
     weights = 4 * size.parameters
     least = floor(size, context_length, coarsest, "step", batch)

@@ -13,7 +13,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option
 from perf.studies.lm import device_kind, refusal, tiny_option
 from perf.studies.progress import progress
-from perf.studies.rows import AttentionMemoryRow, Row
+from perf.studies.rows import Row
 from perf.studies.workspaces import workspaces
 from perf.tables import prose, text_table
 from perf.units import GIB, memory, mib
@@ -50,7 +50,7 @@ def command(
     first = 1 if size else None
     cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
     held = workspaces() if device_kind() == "cuda" else None
-    facts = {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
+    facts: dict[str, Any] = {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
     measured, path = _rows(batch, cells, beyond and not size), out / "attention-memory.json"
     whole = kept(measured, device_kind(), path, has_results=bool, **facts)  # predictions are results, too
     rows = whole["rows"]
@@ -133,17 +133,17 @@ def measured_bytes(batch: int, seq_len: int, d: int) -> dict[str, Any]:
     return {"measured": measured} | outcome
 
 
-def shown(rows: list[AttentionMemoryRow]) -> Iterator[Row]:
+def shown(rows: list[Row]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for row in rows:
         cells: Row = {"seq_len": row["seq_len"], "d": row["d"]}
         for name, expected in row["predicted"].items():
             measured = row.get("measured", {}).get(name)
             cells[name] = f"{expected / GIB:.3f}" + ("" if measured is None else f" / {measured / GIB:.3f}")
-        yield cells | {"status": describe(dict(row))}
+        yield cells | {"status": describe(row)}
 
 
-def answers(rows: list[AttentionMemoryRow], batch: int) -> Iterator[str]:
+def answers(rows: list[Row], batch: int) -> Iterator[str]:
     """Say where memory ends and what fills it."""
     d = max(row["d"] for row in rows)
     for card in CARDS_GB:
@@ -160,7 +160,7 @@ def answers(rows: list[AttentionMemoryRow], batch: int) -> Iterator[str]:
     yield from _first_failures(rows)
 
 
-def _first_failures(rows: list[AttentionMemoryRow]) -> Iterator[str]:
+def _first_failures(rows: list[Row]) -> Iterator[str]:
     """Yield a sentence for each length that is the first to fail; it is usually the same for every d."""
     failed = sorted((row for row in rows if _failed(row)), key=lambda row: row["seq_len"])
     first = {row["d"]: row for row in reversed(failed)}  # the shortest comes last, and stays
@@ -168,15 +168,15 @@ def _first_failures(rows: list[AttentionMemoryRow]) -> Iterator[str]:
     for seq_len in sorted({row["seq_len"] for row in first.values()}):
         here = [row for _, row in sorted(first.items()) if row["seq_len"] == seq_len]
         which = "every d" if len(here) == len(dims) > 1 else "d " + ", ".join(str(row["d"]) for row in here)
-        reasons = " or ".join(dict.fromkeys(describe(dict(row)) for row in here))
+        reasons = " or ".join(dict.fromkeys(describe(row) for row in here))
         yield f"seq_len {seq_len}, {which}: the first to fail here ({reasons})."
 
 
-def _failed(row: AttentionMemoryRow) -> bool:
+def _failed(row: Row) -> bool:
     return row["status"] == "out_of_memory"
 
 
-def draw(rows: list[AttentionMemoryRow], batch: int, path: Path) -> None:
+def draw(rows: list[Row], batch: int, path: Path) -> None:
     """Plot the peak over seq_len: predictions and cards as lines, measurements as dots, failures as crosses."""
     figure, axes = figures.subplots(figsize=(5.5, 3.6))
     lengths = sorted({row["seq_len"] for row in rows})

@@ -13,7 +13,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.parallel.ranked import measured_rows, world_size_option, world_sizes_of
-from perf.studies.rows import AllReduceRow, Row, grouped
+from perf.studies.rows import Row, grouped
 from perf.workloads.closed_forms import bandwidths
 
 BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
@@ -57,12 +57,12 @@ def rates(row: Any) -> tuple[float, float]:
     return bandwidths(row["facts"]["bytes"], row["world_size"], statistics.median(row["samples_s"]))
 
 
-def shown(rows: list[AllReduceRow]) -> list[Row]:
+def shown(rows: list[Row]) -> list[Row]:
     """Return the cells of each row by column title."""
     table = []
     for row in rows:
         cells: Row = {"backend": BACKENDS[row["device"]], "ranks": row["world_size"], "MB": row["megabytes"]}
-        cells["ms"] = describe(dict(row))
+        cells["ms"] = describe(row)
         if row["status"] == "ok":
             algorithm, bus = rates(row)
             cells["ms"] = f"{statistics.median(row['samples_s']) * 1e3:.3f}"
@@ -71,7 +71,7 @@ def shown(rows: list[AllReduceRow]) -> list[Row]:
     return table
 
 
-def draw(rows: list[AllReduceRow], path: Path, title: str) -> None:
+def draw(rows: list[Row], path: Path, title: str) -> None:
     """Plot bus bandwidth over size, a line for each backend and number of ranks."""
     timed = [row for row in rows if row["status"] == "ok"]
     if not timed:

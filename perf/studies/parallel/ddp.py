@@ -14,7 +14,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
-from perf.studies.rows import Row, StrategyRow, grouped
+from perf.studies.rows import Row, grouped
 from perf.units import GIB, mib
 from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets
 from perf.workloads.data_parallel import STRATEGIES
@@ -62,12 +62,12 @@ def paired(rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
-def shown(rows: list[StrategyRow]) -> list[Row]:
+def shown(rows: list[Row]) -> list[Row]:
     """Return the cells of each row by column title."""
     table = []
     for row in rows:
         cells: Row = {"size": row["size"], "context_length": row["context_length"], "strategy": row["strategy"]}
-        cells |= {"ranks": row["world_size"], "step": describe(dict(row))}
+        cells |= {"ranks": row["world_size"], "step": describe(row)}
         cells["bucket, MiB"] = f"{row['bucket_size_mb']:g}" if row["strategy"] in SWEPT else "-"
         if row["status"] == "ok":
             step, exposed = statistics.median(row["step_s"]), statistics.median(row["exposed_s"])

@@ -9,7 +9,7 @@ import click
 from perf.studies.document import kept, out_option, present
 from perf.studies.lm import SIZES, device_kind
 from perf.studies.parallel.ranked import some_world_sizes, world_size_option
-from perf.studies.rows import EquivalenceRow, Row
+from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.data_parallel import OURS
 
@@ -88,7 +88,7 @@ def compared(ranks: list[dict[str, Any]], exact: dict[str, Any]) -> dict[str, An
     return {"equal_on_ranks": equal, "difference": (error / norm) ** 0.5}
 
 
-def shown(rows: list[EquivalenceRow]) -> list[Row]:
+def shown(rows: list[Row]) -> list[Row]:
     """Return the cells of each row by column title."""
     return [
         {

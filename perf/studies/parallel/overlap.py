@@ -15,7 +15,7 @@ from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS, bench
 from perf.studies.parallel.fsdp import compute_dtype
 from perf.studies.parallel.ranked import Steps, running_ranks, step_options
-from perf.studies.rows import OverlapRow, Row, Spans, differing
+from perf.studies.rows import Row, Spans, differing
 from perf.workloads.data_parallel import STRATEGIES
 from perf.workloads.fully_sharded import SHARDINGS
 
@@ -98,7 +98,7 @@ def common(spans: Spans, other: Spans) -> float:
     return float(numpy.diff(at_edges).sum())
 
 
-def shown(rows: list[OverlapRow]) -> list[Row]:
+def shown(rows: list[Row]) -> list[Row]:
     """Return the cells of each row by column title."""
     table = []
     for row in rows:
@@ -114,13 +114,13 @@ def shown(rows: list[OverlapRow]) -> list[Row]:
     return table
 
 
-def _name(row: OverlapRow, rows: list[OverlapRow]) -> str:
+def _name(row: Row, rows: list[Row]) -> str:
     """Return the strategy of a row, with the axes that differ between rows."""
     axes = differing(rows, ("size", "context_length", "world_size"))
-    return ", ".join([row["strategy"], *(f"{axis} {row[axis]}" for axis in axes)])  # type: ignore[literal-required]
+    return ", ".join([row["strategy"], *(f"{axis} {row[axis]}" for axis in axes)])
 
 
-def draw(rows: list[OverlapRow], path: Path, title: str) -> None:
+def draw(rows: list[Row], path: Path, title: str) -> None:
     """Draw two lanes for each strategy, of rank 0, on one time axis."""
     mine = [row for row in rows if row["rank"] == 0]
     figure, panels = figures.subplots(len(mine), 1, figsize=(9, 0.8 + 1.1 * len(mine)), sharex=True, squeeze=False)

@@ -13,7 +13,7 @@ from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
-from perf.studies.rows import Row, ShardingRow
+from perf.studies.rows import Row
 from perf.studies.speedups import factor
 from perf.units import GIB
 from perf.workloads.closed_forms import peak_state_bytes
@@ -44,12 +44,12 @@ def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
     draw(whole["rows"], out / "sharding.png", heading(whole))
 
 
-def shown(rows: list[ShardingRow]) -> list[Row]:
+def shown(rows: list[Row]) -> list[Row]:
     """Return the cells of each row by column title."""
     table = []
     for row in rows:
         cells: Row = {"size": row["size"], "context_length": row["context_length"], "sharding": row["sharding"]}
-        cells |= {"ranks": row["world_size"], "step, ms": describe(dict(row))}
+        cells |= {"ranks": row["world_size"], "step, ms": describe(row)}
         if row["status"] == "ok":
             facts = row["facts"]
             cells["step, ms"] = f"{statistics.median(row['samples_s']) * 1e3:.2f}"

@@ -20,7 +20,7 @@ from perf.studies.document import document, heading, out_option, present, write_
 from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
 from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
 from perf.studies.progress import progress
-from perf.studies.rows import ParallelStepRow, Row, grouped
+from perf.studies.rows import Row, grouped
 from perf.studies.speedup_figure import draw as draw_speedups
 from perf.studies.speedups import (
     FEWEST,
@@ -194,12 +194,12 @@ def busy_s(spans: list[dict[str, list[Span]]]) -> float:
     return min(covered_s((start, end) for kind in rank.values() for start, end in kind) for rank in spans)
 
 
-def shown(rows: list[ParallelStepRow]) -> list[Row]:
+def shown(rows: list[Row]) -> list[Row]:
     """Return the cells of each row by column title."""
     table = []
     for row in rows:
         cells: Row = {"size": row["size"], "context": row["context_length"], "ranks": row["world_size"]}
-        cells |= {"ours": row["ours"], "against": row["against"], "ours, ms": textwrap.shorten(describe(dict(row)), 60)}
+        cells |= {"ours": row["ours"], "against": row["against"], "ours, ms": textwrap.shorten(describe(row), 60)}
         if row["status"] == "ok":
             cells |= {
                 "ours, ms": f"{milliseconds(row, 'ours'):.2f}",

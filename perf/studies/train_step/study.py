@@ -16,7 +16,7 @@ from perf.studies.fresh_process import DIED, FreshProcess
 from perf.studies.lm import OURS as MODEL
 from perf.studies.lm import SIZES, device_kind
 from perf.studies.progress import progress
-from perf.studies.rows import Row, TrainStepRow, grouped
+from perf.studies.rows import Row, grouped
 from perf.studies.speedup_figure import draw
 from perf.studies.speedups import (
     FEWEST,
@@ -139,12 +139,12 @@ def _together(model: Model, names: tuple[str, ...], effort: Effort, sample: Samp
     return rows
 
 
-def shown(rows: list[TrainStepRow]) -> Iterator[Row]:
+def shown(rows: list[Row]) -> Iterator[Row]:
     """Yield the cells of each row by column title."""
     for row in rows:
         cells: Row = {"size": row["size"], "context": row["context"], "against": row["against"]}
         if row["status"] != "ok":
-            yield cells | {"ours, ms": describe(dict(row))}
+            yield cells | {"ours, ms": describe(row)}
             continue
         ours = milliseconds(row, "ours")
         cells |= {
@@ -166,7 +166,7 @@ def tflops(row: Mapping[str, Any], ms: float) -> float:
     return measured("accounting.compute", "step_flops")(config, row["batch"], row["context"]) / ms * 1e-9
 
 
-def answers(rows: list[TrainStepRow], half_width: float) -> Iterator[str]:
+def answers(rows: list[Row], half_width: float) -> Iterator[str]:
     """Compare ours with the best of the others for every model, or say that the interval is too wide."""
     timed = [row for row in rows if row["status"] == "ok"]
     for (size, context), mine in grouped(timed, "size", "context"):

@@ -4,6 +4,7 @@ import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -117,7 +118,7 @@ def command(
         if seed is None:
             wanted = [shape_of(text) for text in shapes]
             problems = {name: list(problems_of(name, wanted, dims, device, tiny=tiny)) for name in kernels}
-            axes = {"dtype": dtypes, "mask": masks or ("causal",)}
+            axes: dict[str, Any] = {"dtype": dtypes, "mask": masks or ("causal",)}
         else:
             if others := set(kernels) - WAYS.keys():
                 raise ValueError(f"--kernel {min(others)} was given with --seed; allowed with it: {', '.join(WAYS)}")
