@@ -33,23 +33,23 @@ def free(address, size):
 
 
 TRACE = Recording(
-    entries=[
-        free(1, 300),  # from before the recording: last step's gradient
-        alloc(2, 100, "/a/b/model.py"),
-        alloc(3, 100, "/a/b/model.py"),
-        alloc(4, 50, "/a/b/loss.py"),
-        {"action": "free_requested", "addr": 4, "size": 50, "frames": []},
-        free(4, 50),
-        alloc(1, 300),
-        alloc(4, 400),
-        free(4, 400),
-        free(2, 100),
-        free(3, 100),
+    phases=[
+        ("zero_grad", [free(1, 300)]),  # from before the recording: last step's gradient
+        (
+            "forward",
+            [
+                alloc(2, 100, "/a/b/model.py"),
+                alloc(3, 100, "/a/b/model.py"),
+                alloc(4, 50, "/a/b/loss.py"),
+                {"action": "free_requested", "addr": 4, "size": 50, "frames": []},
+                free(4, 50),
+            ],
+        ),
+        ("backward", [alloc(1, 300), alloc(4, 400), free(4, 400), free(2, 100), free(3, 100)]),
+        ("optimizer", []),
     ],
-    marks=[("zero_grad", 0), ("forward", 1), ("backward", 6), ("optimizer", 11)],
     baseline_bytes=1000,
-    allocated_baseline_bytes=1024,
-    allocated_peak_bytes=2048,
+    allocated_bytes=(1024, 2048),
 )
 
 

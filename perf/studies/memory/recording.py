@@ -20,22 +20,18 @@ STEP = ("zero_grad", "forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Recording:
-    """One pass, in the entries of torch's CUDA allocator: action, addr, size and frames, innermost first.
+    """One pass, in the entries of torch's CUDA allocator by phase: action, addr, size and frames, innermost first.
 
     An entry's size is the requested size. The allocator rounds up (to 512 bytes, and by up to 1 MiB where the rest of
     a block is too small to split off), so that the allocated bytes are somewhat more.
     """
 
-    entries: list[dict[str, Any]]
-    marks: list[tuple[str, int]]
-    """Each phase, and the number of entries before it."""
-
+    phases: list[tuple[str, list[dict[str, Any]]]]
     baseline_bytes: int
     """Requested bytes alive before the first entry."""
 
-    allocated_baseline_bytes: int
-    allocated_peak_bytes: int
-    """torch's count; on a CPU, which does not round, the requested bytes."""
+    allocated_bytes: tuple[int, int] | None = None
+    """torch's count before the pass and at its peak; None on a CPU, which does not round."""
 
 
 def forward_alone(train: Any) -> Iterator[str]:
@@ -100,13 +96,15 @@ def _on_gpu(phases: Iterator[str], snapshot: Path | None) -> Recording:
     # As in the course, but with Python's frames alone, like the harness's records.
     memory._record_memory_history(stacks="python", max_entries=MAX_ENTRIES, clear_history=True)
     try:
-        marks = [(phase, len(allocator_trace())) for phase in _settled(phases)]
+        starts = {phase: len(allocator_trace()) for phase in _settled(phases)}
         peak, trace = torch.cuda.max_memory_allocated(), allocator_trace()
         if snapshot:
             _dump(snapshot)
     finally:
         memory._record_memory_history(enabled=None)
-    return Recording(trace, marks, requested, allocated, peak)
+    ends = [*starts.values(), len(trace)][1:]
+    by_phase = [(phase, trace[start:end]) for (phase, start), end in zip(starts.items(), ends, strict=True)]
+    return Recording(by_phase, requested, (allocated, peak))
 
 
 def _settled(phases: Iterator[str]) -> Iterator[str]:
@@ -134,13 +132,13 @@ def _on_cpu(phases: Iterator[str], train: Any) -> Recording:
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    entries: list[dict[str, Any]] = []
+    by_phase: list[tuple[str, list[dict[str, Any]]]] = []
     watched: dict[int, weakref.finalize] = {}
     baseline = 0
 
     def released(key: int, address: int, size: int) -> None:
         del watched[key]
-        entries.append({"action": "free_completed", "addr": address, "size": size, "frames": []})
+        by_phase[-1][1].append({"action": "free_completed", "addr": address, "size": size, "frames": []})
 
     def watch(tensor: Tensor) -> tuple[int, int] | None:
         """Return address and size of a new storage."""
@@ -163,22 +161,20 @@ def _on_cpu(phases: Iterator[str], train: Any) -> Recording:
             out = func(*args, **(kwargs or {}))
             for tensor in tree_leaves(out):
                 if isinstance(tensor, Tensor) and (new := watch(tensor)):
-                    entries.append({"action": "alloc", "addr": new[0], "size": new[1], "frames": _frames()})
+                    entry = {"action": "alloc", "addr": new[0], "size": new[1], "frames": _frames()}
+                    by_phase[-1][1].append(entry)
             return out
 
     for tensors in _held(train).values():
         was_there(tensors)
     try:
         with Watch():
-            marks = [(phase, len(entries)) for phase in phases]
+            for phase in phases:
+                by_phase.append((phase, []))
     finally:
         for finalizer in list(watched.values()):
             finalizer.detach()
-    peak = now = baseline
-    for entry in entries:
-        now += entry["size"] if entry["action"] == "alloc" else -entry["size"]
-        peak = max(peak, now)
-    return Recording(entries, marks, baseline, baseline, peak)
+    return Recording(by_phase, baseline)
 
 
 def _frames() -> list[dict[str, Any]]:

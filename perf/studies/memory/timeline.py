@@ -1,7 +1,6 @@
 """Bytes in use over a recorded pass: the peak, its phase, its allocations, and a figure."""
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,10 @@ def summary(recording: Recording, gradients: dict[int, str]) -> dict[str, Any]:
     """
     phases, alive = _replayed(recording)
     peak = max(phases, key=lambda phase: phase["peak_bytes"])
+    before_bytes, peak_bytes = recording.allocated_bytes or (recording.baseline_bytes, peak["peak_bytes"])
     return {
-        "before_bytes": recording.allocated_baseline_bytes,
-        "peak_bytes": recording.allocated_peak_bytes,
+        "before_bytes": before_bytes,
+        "peak_bytes": peak_bytes,
         "requested_before_bytes": recording.baseline_bytes,
         "requested_peak_bytes": peak["peak_bytes"],
         "peak_phase": peak["name"],
@@ -39,40 +39,28 @@ def summary(recording: Recording, gradients: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def _replayed(recording: Recording) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], str]]]:
-    """Return the phases, and the blocks alive at the peak, each with the phase that made it."""
+def _replayed(recording: Recording) -> tuple[list[dict[str, Any]], list[tuple[dict[str, Any], str, bool]]]:
+    """Return the phases, and the blocks alive at the peak: each with its phase, and whether it stays at its address."""
     now = most = recording.baseline_bytes
-    at_peak = 0
     phases = []
-    for name, first, last in _spans(recording):
+    alive: dict[int, tuple[dict[str, Any], str]] = {}
+    last: dict[int, dict[str, Any]] = {}
+    at_peak: list[tuple[dict[str, Any], str]] = []
+    for name, entries in recording.phases:
         course = [now]
-        for index in range(first, last):
-            if change := _change(recording.entries[index]):
+        for entry in entries:
+            if change := _change(entry):
                 now += change
                 course.append(now)
+                if change < 0:
+                    alive.pop(entry["addr"], None)
+                    continue
+                alive[entry["addr"]], last[entry["addr"]] = (entry, name), entry
                 if now > most:
-                    most, at_peak = now, index + 1
+                    most, at_peak = now, list(alive.values())
         ends = {"start_bytes": course[0], "peak_bytes": max(course), "end_bytes": now}
         phases.append({"name": name, "events": len(course) - 1, **ends, "bytes": thinned(course)})
-    alive: dict[int, tuple[dict[str, Any], str]] = {}
-    last_of_all: dict[int, dict[str, Any]] = {}
-    for name, first, last in _spans(recording):
-        for index in range(first, last):
-            entry = recording.entries[index]
-            change = _change(entry)
-            if change > 0:
-                last_of_all[entry["addr"]] = entry
-            if index < at_peak and change > 0:
-                alive[entry["addr"]] = (entry, name)
-            elif index < at_peak and change < 0:
-                alive.pop(entry["addr"], None)
-    return phases, [(entry | {"stays": last_of_all[entry["addr"]] is entry}, phase) for entry, phase in alive.values()]
-
-
-def _spans(recording: Recording) -> Iterator[tuple[str, int, int]]:
-    ends = [first for _, first in recording.marks[1:]] + [len(recording.entries)]
-    for (name, first), last in zip(recording.marks, ends, strict=True):
-        yield name, first, last
+    return phases, [(entry, phase, last[entry["addr"]] is entry) for entry, phase in at_peak]
 
 
 def _change(entry: dict[str, Any]) -> int:
@@ -80,12 +68,12 @@ def _change(entry: dict[str, Any]) -> int:
     return {"alloc": 1, "free_completed": -1}.get(entry["action"], 0) * entry["size"]
 
 
-def _grouped(alive: list[tuple[dict[str, Any], str]], gradients: dict[int, str]) -> list[Row]:
+def _grouped(alive: list[tuple[dict[str, Any], str, bool]], gradients: dict[int, str]) -> list[Row]:
     """Group equal blocks from one place, the largest first, without the smallest."""
     groups: Counter[tuple[int, str, str]] = Counter()
-    for block, phase in alive:
+    for block, phase, stays in alive:
         _, [[size, where]] = peak_of([block], 0)  # names the place as the harness does
-        if block["stays"] and block["addr"] in gradients:
+        if stays and block["addr"] in gradients:
             where = gradients[block["addr"]]
         groups[size, phase, where or "autograd, whose thread has no Python frames"] += 1
     largest = sorted(groups.items(), key=lambda group: (-group[0][0], -group[1], group[0]))[:12]
