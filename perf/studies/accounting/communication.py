@@ -1,6 +1,6 @@
 """Communication: XXL on TPUs, and buckets."""
 
-from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.studies.accounting.problem import CourseProblem, closed_forms, lines_of
 from perf.units import gib
 from perf.workloads import measured
 
@@ -16,6 +16,10 @@ def communication_accounting() -> CourseProblem:
     least, in_turn = mesh.min_tokens(tpu), mesh.min_tokens_in_sequence(stack, tpu)
     books = mesh.min_tokens_on_the_best_mesh(stack, tpu)
     at_books = mesh.layer_seconds(stack, books, tpu)
+
+    def devices(tokens: int) -> int:
+        return int(mesh.min_devices(stack, tokens, tpu.memory_bytes))
+
     return CourseProblem(
         "communication_accounting",
         10,
@@ -23,71 +27,33 @@ def communication_accounting() -> CourseProblem:
         f"L = {stack.num_layers} blocks of two matrices d x f = {stack.d_model} x {stack.d_ff}; TPU v5p: C = 4.6e14 "
         "FLOP/s, W = 2 · 9e10 B/s an axis, 95 GB; X = 16 devices of FSDP over M_X = 2 axes, Y = 4 of tensor "
         "parallelism over M_Y = 1. B is the number of tokens in all.",
-        (
-            Line(
-                "(a) parameters",
-                "P = 2dfL",
-                f"2 · {stack.d_model} · {stack.d_ff} · {stack.num_layers}",
-                f"{stack.parameters:,}",
-            ),
-            Line("(a) master weights, and gradients as much", "4P", "", gib(4 * stack.parameters, 0)),
-            Line("(a) Adam's moments", "8P", "", gib(8 * stack.parameters, 0)),
-            Line(
-                "(a) states in all", "16P", f"16 · {stack.parameters:,}", f"{states / 1e9:,.2f} GB = {gib(states, 0)}"
-            ),
-            Line(
-                "(a) kept for the backward, a token, bfloat16",
-                "A/B = 2(d + f)L",
-                f"2 · ({stack.d_model} + {stack.d_ff}) · {stack.num_layers}",
-                f"{stack.kept_bytes(1):,} B",
-            ),
-            Line(
-                "(a) H100s of 80 GB for the states",
-                "16P/80e9",
-                f"{states / 80e9:.2f}",
-                str(mesh.min_devices(stack, 0, 80e9)),
-            ),
-            Line(
-                "(b) memory of one of N devices",
-                "M(N) = (16P + A/2)/N + A/2",
-                "",
-                f"< 95 GB from N = {mesh.min_devices(stack, 0, tpu.memory_bytes)} (A = 0)",
-            ),
-            *(
-                Line(
-                    f"(b) devices at B = {tokens:,}",
-                    "N >= (16P + A/2)/(95e9 - A/2)",
-                    "",
-                    str(mesh.min_devices(stack, tokens, tpu.memory_bytes)),
-                )
-                for tokens in (1024, 2048, 4096, 8192)
-            ),
-            Line("(c) intensity of an axis", "C/W", "4.6e14 / 1.8e11", f"{tpu.intensity:,.2f} FLOP/B"),
-            Line(
-                "(c) tensor parallelism is hidden, whatever B",
-                "f > Y (C/W)/M_Y",
-                f"4 · {tpu.intensity:,.2f}",
-                f"{mesh.min_d_ff(tpu):,.0f} < {stack.d_ff}",
-            ),
-            Line(
-                "(c) FSDP is hidden from",
-                "B > X (C/W)/M_X",
-                f"16 · {tpu.intensity:,.2f} / 2",
-                f"{least:,.0f} tokens, {least / tpu.devices:.1f} a device",
-            ),
-            Line(
-                "(c) both, if they took turns, from",
-                "T_math > T_FSDP + T_TP",
-                "",
-                f"{in_turn:,.0f} tokens, {in_turn / tpu.devices:.1f} a device",
-            ),
-            Line(
-                "(c) where X may be chosen for the batch, from",
-                "B > N (C/W)^2/(M_X M_Y f)",
-                f"64 · {tpu.intensity:,.2f}^2 / (2 · {stack.d_ff})",
-                f"{books:,.0f} tokens, {books / tpu.devices:.1f} a device",
-            ),
-        ),
+        lines_of(f"""
+            (a) parameters | P = 2dfL | 2 · {stack.d_model} · {stack.d_ff} · {stack.num_layers} \
+                | {stack.parameters:,}
+            (a) master weights, and gradients as much | 4P | | {gib(4 * stack.parameters, 0)}
+            (a) Adam's moments | 8P | | {gib(8 * stack.parameters, 0)}
+            (a) states in all | 16P | 16 · {stack.parameters:,} | {states / 1e9:,.2f} GB = {gib(states, 0)}
+            (a) kept for the backward, a token, bfloat16 | A/B = 2(d + f)L \
+                | 2 · ({stack.d_model} + {stack.d_ff}) · {stack.num_layers} | {stack.kept_bytes(1):,} B
+            (a) H100s of 80 GB for the states | 16P/80e9 | {states / 80e9:.2f} \
+                | {mesh.min_devices(stack, 0, 80e9)}
+            (b) memory of one of N devices | M(N) = (16P + A/2)/N + A/2 | \
+                | < 95 GB from N = {devices(0)} (A = 0)
+            (b) devices at B = 1,024 | N >= (16P + A/2)/(95e9 - A/2) | | {devices(1024)}
+            (b) devices at B = 2,048 | N >= (16P + A/2)/(95e9 - A/2) | | {devices(2048)}
+            (b) devices at B = 4,096 | N >= (16P + A/2)/(95e9 - A/2) | | {devices(4096)}
+            (b) devices at B = 8,192 | N >= (16P + A/2)/(95e9 - A/2) | | {devices(8192)}
+            (c) intensity of an axis | C/W | 4.6e14 / 1.8e11 | {tpu.intensity:,.2f} FLOP/B
+            (c) tensor parallelism is hidden, whatever B | f > Y (C/W)/M_Y | 4 · {tpu.intensity:,.2f} \
+                | {mesh.min_d_ff(tpu):,.0f} < {stack.d_ff}
+            (c) FSDP is hidden from | B > X (C/W)/M_X | 16 · {tpu.intensity:,.2f} / 2 \
+                | {least:,.0f} tokens, {least / tpu.devices:.1f} a device
+            (c) both, if they took turns, from | T_math > T_FSDP + T_TP | \
+                | {in_turn:,.0f} tokens, {in_turn / tpu.devices:.1f} a device
+            (c) where X may be chosen for the batch, from | B > N (C/W)^2/(M_X M_Y f) \
+                | 64 · {tpu.intensity:,.2f}^2 / (2 · {stack.d_ff}) \
+                | {books:,.0f} tokens, {books / tpu.devices:.1f} a device
+        """),
         f"(a) One device would hold {gib(states, 0)} of states, the memory of {mesh.min_devices(stack, 0, 80e9)} H100s "
         "of 80 GB.\n\n"
         "(b) FSDP divides the states and half of the activations by N; the other half stays whole on every device.\n\n"
@@ -126,15 +92,15 @@ def ddp_bucketed_benchmarking() -> CourseProblem:
         "2025",
         "xl's gradients, s = 7.993 GB in n equal buckets, over an example of a link, w = 200 GB/s and o = 20 us a "
         "call; a bucket is computed in the time in which it is sent.",
-        (
-            Line("(b) what communication adds: the last bucket, and every call", "s/(n w) + n o"),
-            *(
-                Line(f"(b) with buckets of {size} MB", f"n = {num_bytes / size / 1e6:,.1f}", "", costs(size))
-                for size in (1, 10, 100, 1000)
-            ),
-            Line("(b) best size of a bucket", "sqrt(s w o)", "sqrt(7.993e9 · 200e9 · 20e-6)", f"{best / 1e6:.1f} MB"),
-            Line("(b) what it costs", f"2 sqrt(s o/w), n = {num_bytes / best:.1f}", "", costs(best / 1e6)),
-        ),
+        lines_of(f"""
+            (b) what communication adds: the last bucket, and every call | s/(n w) + n o
+            (b) with buckets of 1 MB | n = {num_bytes / 1e6:,.1f} | | {costs(1)}
+            (b) with buckets of 10 MB | n = {num_bytes / 10e6:,.1f} | | {costs(10)}
+            (b) with buckets of 100 MB | n = {num_bytes / 100e6:,.1f} | | {costs(100)}
+            (b) with buckets of 1000 MB | n = {num_bytes / 1000e6:,.1f} | | {costs(1000)}
+            (b) best size of a bucket | sqrt(s w o) | sqrt(7.993e9 · 200e9 · 20e-6) | {best / 1e6:.1f} MB
+            (b) what it costs | 2 sqrt(s o/w), n = {num_bytes / best:.1f} | | {costs(best / 1e6)}
+        """),
         "Small buckets pay for calls, large ones for the last bucket, which nothing hides. If the time to compute a "
         "bucket is taken to hide the call's overhead as well, the sum falls with n and has no best size.",
     )

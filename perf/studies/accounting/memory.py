@@ -1,6 +1,6 @@
 """Memory of one device: attention, checkpointing, and the optimizer's state divided."""
 
-from perf.studies.accounting.problem import CourseProblem, Line, closed_forms
+from perf.studies.accounting.problem import CourseProblem, closed_forms, lines_of
 from perf.units import gib, mib
 from perf.workloads import measured
 
@@ -28,36 +28,19 @@ def pytorch_attention() -> CourseProblem:
         2,
         "2025 and 2026",
         f"Eager attention, float32, batch {batch}, seq_len T = {seq_len}, head dimension d = {head_dim}, no heads.",
-        (
-            Line("one T x T matrix", "4 BT^2", f"4 · 8 · {seq_len}^2", gib(attention.scores_bytes(batch, seq_len))),
-            Line(
-                "kept for the backward, the course's softmax",
-                "2 · 4 BT^2 + 12 BTd + 12 BT",
-                f"2 · 4 · 8 · {seq_len}^2 + 12 · 8 · {seq_len} · {head_dim} + 12 · 8 · {seq_len}",
-                gib(kept),
-            ),
-            Line(
-                "the same with torch.softmax, which keeps its result alone",
-                "4 BT^2 + 12 BTd",
-                "",
-                gib(attention.kept_bytes(batch, seq_len, head_dim)),
-            ),
-            Line(
-                "peak of the forward, four T x T matrices alive",
-                "16 BT^2",
-                f"16 · 8 · {seq_len}^2",
-                gib(attention.course_forward_peak_bytes(batch, seq_len)),
-            ),
-            Line(
-                "kept by flash attention: q, k, v, out and the log-sum-exp",
-                "16 BTd + 4 BT",
-                f"16 · 8 · {seq_len} · {head_dim} + 4 · 8 · {seq_len}",
-                mib(attention.flash_kept_bytes(batch, seq_len, head_dim), 1),
-            ),
-            Line(
-                "FLOPs of the products over those of softmax", "4 T^2 d / 5 T^2", f"4 · {head_dim} / 5", f"{ratio:.1f}"
-            ),
-        ),
+        lines_of(f"""
+            one T x T matrix | 4 BT^2 | 4 · 8 · {seq_len}^2 | {gib(attention.scores_bytes(batch, seq_len))}
+            kept for the backward, the course's softmax | 2 · 4 BT^2 + 12 BTd + 12 BT \
+                | 2 · 4 · 8 · {seq_len}^2 + 12 · 8 · {seq_len} · {head_dim} + 12 · 8 · {seq_len} | {gib(kept)}
+            the same with torch.softmax, which keeps its result alone | 4 BT^2 + 12 BTd | \
+                | {gib(attention.kept_bytes(batch, seq_len, head_dim))}
+            peak of the forward, four T x T matrices alive | 16 BT^2 | 16 · 8 · {seq_len}^2 \
+                | {gib(attention.course_forward_peak_bytes(batch, seq_len))}
+            kept by flash attention: q, k, v, out and the log-sum-exp | 16 BTd + 4 BT \
+                | 16 · 8 · {seq_len} · {head_dim} + 4 · 8 · {seq_len} \
+                | {mib(attention.flash_kept_bytes(batch, seq_len, head_dim), 1)}
+            FLOPs of the products over those of softmax | 4 T^2 d / 5 T^2 | 4 · {head_dim} / 5 | {ratio:.1f}
+        """),
         "Of the course's lengths "
         + "; ".join(
             f"{', '.join(map(str, lengths))} does not fit {card} GB" if lengths else f"all fit {card} GB"
@@ -74,13 +57,10 @@ def gradient_checkpointing() -> CourseProblem:
     given = closed_forms("kept").residual_stream_bytes(big, 4, 2048)
     best = checkpointing.best_segment(blocks, block, given)
 
-    def peak(segment: float, words: str = "blocks") -> Line:
-        return Line(
-            f"(b) peak with {segment:g} {words} a segment",
-            "(N/k) a + k R",
-            f"{blocks}/{segment:g} · 80 + {segment:g} · 3651.3",
-            mib(checkpointing.segment_peak_bytes(blocks, block, given, segment)),
-        )
+    forwards = checkpointing.block_forwards
+
+    def peak(segment: float) -> str:
+        return mib(checkpointing.segment_peak_bytes(blocks, block, given, segment))
 
     return CourseProblem(
         "gradient_checkpointing",
@@ -88,32 +68,18 @@ def gradient_checkpointing() -> CourseProblem:
         "2026",
         f"N = {blocks} blocks of d = 2560, batch 4, context 2048. A compiled block keeps R = 3651.3 MiB (the course's "
         "figure, for 16 heads), its input takes a = 80 MiB.",
-        (
-            Line(
-                "(b) best number of blocks in a segment",
-                "sqrt(N a/R)",
-                f"sqrt({blocks} · 80 / 3651.3)",
-                f"{(blocks * given / block) ** 0.5:.2f}, so {best}",
-            ),
-            peak(0.5),
-            peak(1, "block"),
-            peak(2),
-            peak(4),
-            Line("(b) peak without checkpoints", "N R", f"{blocks} · 3651.3", mib(blocks * block)),
-            *(
-                Line(
-                    f"(a) forwards of blocks, {words}, N = 8",
-                    formula,
-                    "",
-                    str(checkpointing.block_forwards(8, nesting)),
-                )
-                for nesting, words, formula in (
-                    ("single", "each block a checkpoint", "2N"),
-                    ("binary", "halves of halves", "N (log2 N + 3)/2"),
-                    ("left", "all before a block in one checkpoint", "N(N + 1)/2"),
-                )
-            ),
-        ),
+        lines_of(f"""
+            (b) best number of blocks in a segment | sqrt(N a/R) | sqrt({blocks} · 80 / 3651.3) \
+                | {(blocks * given / block) ** 0.5:.2f}, so {best}
+            (b) peak with 0.5 blocks a segment | (N/k) a + k R | {blocks}/0.5 · 80 + 0.5 · 3651.3 | {peak(0.5)}
+            (b) peak with 1 block a segment | (N/k) a + k R | {blocks}/1 · 80 + 1 · 3651.3 | {peak(1)}
+            (b) peak with 2 blocks a segment | (N/k) a + k R | {blocks}/2 · 80 + 2 · 3651.3 | {peak(2)}
+            (b) peak with 4 blocks a segment | (N/k) a + k R | {blocks}/4 · 80 + 4 · 3651.3 | {peak(4)}
+            (b) peak without checkpoints | N R | {blocks} · 3651.3 | {mib(blocks * block)}
+            (a) forwards of blocks, each block a checkpoint, N = 8 | 2N | | {forwards(8, "single")}
+            (a) forwards of blocks, halves of halves, N = 8 | N (log2 N + 3)/2 | | {forwards(8, "binary")}
+            (a) forwards of blocks, all before a block in one checkpoint, N = 8 | N(N + 1)/2 | | {forwards(8, "left")}
+        """),
         "(a) Least memory has each block run on a checkpoint of all blocks before it: f(k, x) = x if k == 0 else "
         "block_k(checkpoint(f, k - 1, x)). All checkpoints keep the same x, and the backward has one block's residuals "
         "at a time, so the peak is R + O(a), whatever N is. To get the input of block k again takes k - 1 forwards, "
@@ -135,29 +101,17 @@ def optimizer_state_sharding_accounting(size: str = "xl") -> CourseProblem:
         5,
         "2025 and 2026",
         f"{size}, P = {parameters:,}, float32, Adam, n = 2 ranks. Activations come on top.",
-        (
-            Line("(a) after the model is made", "4P", f"4 · {parameters:,}", gib(divided["after init"], 3)),
-            Line(
-                "(a) before the first optimizer step, without moments yet",
-                "8P, with the gradients",
-                "",
-                gib(divided["before step"], 3),
-            ),
-            Line("(a) after it, and around every later one, sharded", "8P + 8P/n", "", gib(divided["after step"], 3)),
-            Line("(a) the same, whole", "16P", "", gib(sharding.state_bytes(parameters, 2, "nothing"), 3)),
-            Line(
-                "(c) elements sent in a step, the course's form",
-                "3P: all-reduce 2P, broadcasts P",
-                "",
-                f"{sharding.exchanged_elements(parameters, 'moments', reduces_gradients=False):,}",
-            ),
-            Line(
-                "(c) elements sent in a step, ZeRO-1",
-                "2P: reduce-scatter P, all-gather P",
-                "",
-                f"{sharding.exchanged_elements(parameters, 'moments'):,}",
-            ),
-        ),
+        lines_of(f"""
+            (a) after the model is made | 4P | 4 · {parameters:,} | {gib(divided["after init"], 3)}
+            (a) before the first optimizer step, without moments yet | 8P, with the gradients | \
+                | {gib(divided["before step"], 3)}
+            (a) after it, and around every later one, sharded | 8P + 8P/n | | {gib(divided["after step"], 3)}
+            (a) the same, whole | 16P | | {gib(sharding.state_bytes(parameters, 2, "nothing"), 3)}
+            (c) elements sent in a step, the course's form | 3P: all-reduce 2P, broadcasts P | \
+                | {sharding.exchanged_elements(parameters, "moments", reduces_gradients=False):,}
+            (c) elements sent in a step, ZeRO-1 | 2P: reduce-scatter P, all-gather P | \
+                | {sharding.exchanged_elements(parameters, "moments"):,}
+        """),
         "(a) On two ranks a quarter of the states is saved, and on many at most half of them, the moments.\n\n"
         "(c) ZeRO's P_os (Rajbhandari et al. 2020) divides the same states, and float32 masters, which are the "
         "parameters here. It divides them as equal flat parts instead of whole parameters, so that no rank has more "
@@ -184,20 +138,15 @@ def fsdp_accounting() -> CourseProblem:
         5,
         "2026",
         f"The handout's xl (2.7B here), P = {parameters:,}, float32, Adam, n = 2 ranks, without gather buffers.",
-        (
-            Line("(a) a rank with everything divided", "16P/n", "", gib(everything)),
-            Line("(a) with the optimizer's state divided", "8P + 8P/n", "", gib(moments)),
-            Line("(a) with nothing divided", "16P", "", gib(nothing)),
-            Line(
-                "(a) saved against the sharded optimizer",
-                "8P (1 - 1/n)",
-                f"4 · {parameters:,}",
-                gib(moments - everything),
-            ),
-            Line("(b) gather of a block's SwiGLU, 16 bits", "6 (n - 1)/n DF/W", "", f"{gather_s * 1e3:.3f} ms"),
-            Line("(b) its matmuls in the forward", "6 BDF/(n C)", "", f"{math_s * 1e3:.3f} ms"),
-            Line("(b) least tokens of a rank", "(n - 1)/n C/W", "", f"{tokens:,.0f}"),
-        ),
+        lines_of(f"""
+            (a) a rank with everything divided | 16P/n | | {gib(everything)}
+            (a) with the optimizer's state divided | 8P + 8P/n | | {gib(moments)}
+            (a) with nothing divided | 16P | | {gib(nothing)}
+            (a) saved against the sharded optimizer | 8P (1 - 1/n) | 4 · {parameters:,} | {gib(moments - everything)}
+            (b) gather of a block's SwiGLU, 16 bits | 6 (n - 1)/n DF/W | | {gather_s * 1e3:.3f} ms
+            (b) its matmuls in the forward | 6 BDF/(n C) | | {math_s * 1e3:.3f} ms
+            (b) least tokens of a rank | (n - 1)/n C/W | | {tokens:,.0f}
+        """),
         "(a) Gradients and parameters are divided too, so on two ranks 4 bytes a parameter are saved; the RMSNorms' "
         "weights stay whole. It costs a third collective of P elements a step.\n\n"
         "(b) By the closed form, yes: with batch 4 and context 512 on each rank, at the data sheet's W = 450e9 B/s and "

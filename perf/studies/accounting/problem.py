@@ -41,6 +41,11 @@ class CourseProblem:
     """In words; an empty line between paragraphs."""
 
 
+def lines_of(table: str) -> tuple[Line, ...]:
+    """Return the figures of a table, a line each, with the fields of `Line` between bars."""
+    return tuple(Line(*map(str.strip, line.split("|"))) for line in table.strip().splitlines())
+
+
 def closed_forms(module: str) -> ModuleType:
     """Return the module `cs336_systems.accounting.<module>`."""
     return measured_module(f"accounting.{module}")
