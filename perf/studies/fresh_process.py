@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, resource_tracker
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 DIED = {"status": "crashed", "reason": "the measuring process died; its output is above"}
 
@@ -26,7 +26,7 @@ class FreshProcess:
         self._starting = threading.Lock()
         self._is_over = False
 
-    def __enter__(self) -> "FreshProcess":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -24,27 +24,21 @@ Calls of 0.2 s throttle an H100, each by another amount: their times scatter by 
 """
 
 
-class Process:
-    """The measuring process, replaced by a fresh one after `end` and after a death."""
+class Process(FreshProcess):
+    """The measuring process."""
 
     def __init__(self, device: Device):
+        super().__init__(__name__)
         self.device = device
-        self._process = FreshProcess(__name__)
-
-    def __enter__(self) -> "Process":
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._process.__exit__(*exception)
 
     def greeting(self) -> dict[str, Any]:
         """Return device, software, ceilings and troubles."""
-        return self._process.ask(greeting, self.device)
+        return self.ask(greeting, self.device)
 
     def take_turns(self, cell: Cell, impls: list[str], unchecked: list[str], rounds: int) -> dict[str, Reply]:
         """Compare all `impls` like the function `take_turns`, without those that kill the process."""
         try:
-            replies, goes_on = self._process.ask(take_turns, self.device, cell, impls, unchecked, rounds)
+            replies, goes_on = self.ask(take_turns, self.device, cell, impls, unchecked, rounds)
         except BrokenProcessPool:
             replies, goes_on = self._deaths(cell, impls, unchecked), False
         if not goes_on:
@@ -52,10 +46,6 @@ class Process:
         if left := [impl for impl in impls if impl not in replies]:
             replies |= self.take_turns(cell, left, unchecked, rounds)
         return replies
-
-    def end(self) -> None:
-        """End the process; the next call starts another."""
-        self._process.end()
 
     def _deaths(self, cell: Cell, impls: list[str], unchecked: list[str]) -> dict[str, Reply]:
         """Find the arms that kill the process when they run alone; all, if none does."""
