@@ -10,7 +10,7 @@ from typing import Any
 from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer import floor
 from perf.workloads.transformer_oracle import SIZES, batch_of_rank, initial
-from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, first_update, hold
+from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, hold, update_sums
 from perf.workloads.workload import Unavailable, Workload, WrongResult, require_allowed
 
 PREFETCH = {"prefetch_0": 0, "prefetch_1": 1, "prefetch_2": 2}
@@ -214,9 +214,8 @@ def _check_update(train: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     train.optimizer_step()
     sums = torch.zeros(2, dtype=torch.float64, device=next(iter(train.model.parameters())).device)
     for name, parameter in _named(train.model):
-        local, gradient = _rows(parameter), _rows(parameter.grad).double()
-        old = _mine(initial(name, shapes[name], str(local.device)), local).double()
-        update = first_update(old, gradient)
-        sums += torch.stack([(local.double() - old - update).square().sum(), update.square().sum()])
+        local = _rows(parameter)
+        old = _mine(initial(name, shapes[name], str(local.device)), local)
+        sums += update_sums(local, old, _rows(parameter.grad))
     dist.all_reduce(sums)
     hold("the step", float((sums[0] / sums[1]).sqrt()), UPDATE_TOLERANCE, "AdamW's")

@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer_oracle import Size, batch_of_rank, direction, exact_of, initial
-from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, first_update, hold
+from perf.workloads.transformer_state import UPDATE_TOLERANCE, build_model, hold, update_sums
 from perf.workloads.transformer_training import GRADIENT_TOLERANCE, LOSS_TOLERANCE, floor
 from perf.workloads.workload import Workload
 
@@ -71,10 +71,8 @@ def build(params: dict[str, Any], device: str) -> Workload:
             before, along = (make(name, shapes[name], device)[rows] for make in (initial, direction))
             for part in zip(*(x.split(ROWS) for x in (parameter.detach(), parameter.grad, before, along)), strict=True):
                 new, gradient, old, towards = (x.double() for x in part)
-                update = first_update(old, gradient)
-                error = new - old - update
-                pairs = (gradient, towards), (gradient, gradient), (error, error), (update, update)
-                sums[3:] += share * torch.stack([(a * b).sum() for a, b in pairs])
+                sums[3:5] += share * torch.stack([(gradient * towards).sum(), gradient.square().sum()])
+                sums[5:] += share * update_sums(new, old, gradient)
         dist.all_reduce(sums)
         loss, exact_loss, exact_slope, slope, square, update_error, update_square = sums.tolist()
         hold("the loss", abs(loss / exact_loss - 1), LOSS_TOLERANCE[precision])

@@ -5,8 +5,8 @@ from typing import Any
 
 from perf.workloads import compile_any_number_of_shapes, measured, rank_step
 from perf.workloads.transformer import floor
-from perf.workloads.transformer_oracle import SIZES, batch_of_rank
-from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, first_update, hold, restore
+from perf.workloads.transformer_oracle import SIZES, batch_of_rank, initial
+from perf.workloads.transformer_state import LR, WEIGHT_DECAY, build_model, hold, restore, update_sums
 from perf.workloads.workload import Workload, require_allowed
 
 SHARDINGS = ("none", "sharded", "sharded_reducing", "torch")
@@ -51,20 +51,16 @@ def build(params: dict[str, Any], device: str) -> Workload:
         restore(model, None)
         rank_step.state_of(train.optimizer).clear()  # the moments start again; no CUDA graph refers to them
         gradients()
-        exact = {}
-        for name, parameter in model.named_parameters():
-            gradient = parameter.grad.double()
-            if sharding == "sharded_reducing":
+        mean = {name: parameter.grad.double() for name, parameter in model.named_parameters()}
+        if sharding == "sharded_reducing":
+            for gradient in mean.values():
                 dist.all_reduce(gradient)
                 gradient /= dist.get_world_size()
-            old = parameter.detach().double()
-            exact[name] = first_update(old, gradient).float()
-        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
         train.optimizer_step()
-        error = square = 0.0
-        for name, parameter in model.named_parameters():
-            error += float((parameter.detach() - before[name] - exact[name]).square().sum())
-            square += float(exact[name].square().sum())
+        error, square = sum(
+            update_sums(parameter, initial(name, tuple(parameter.shape), device), mean[name])
+            for name, parameter in model.named_parameters()
+        ).tolist()
         relative = (error / square) ** 0.5
         hold("the step", relative, WEIGHT_TOLERANCE, "AdamW's")
         rank_step.require_equal_on_all_ranks(model)

@@ -102,24 +102,31 @@ def projections_of_backward(model: Any) -> Iterator[dict[str, Any]]:
             handle.remove()
 
 
-def first_update(old: Any, gradient: Any, lr: float = LR) -> Any:
-    """Return AdamW's first step from these weights, in their dtype: decay, then lr g / (|g| + eps)."""
-    return -lr * WEIGHT_DECAY * old - lr * gradient / (gradient.abs() + EPS)
-
-
 def update_error(model: Any, optimizer: Any, weights: Weights = initial, lr: float = LR) -> float:
     """Return the error of AdamW's first step from the initial weights.
 
     The float32 master weight counts if the model's own is rounded. A frozen one is to stay as it is.
     """
-    error = square = 0.0
+    sums = []
     for name, parameter in model.named_parameters():
-        old = weights(name, tuple(parameter.shape), str(parameter.device)).double()
-        update = first_update(old, parameter.grad.double(), lr) if parameter.requires_grad else old * 0
-        new = optimizer.state[parameter].get("master", parameter).detach().double()
-        error += float((new - old - update).square().sum())
-        square += float(update.square().sum())
+        old = weights(name, tuple(parameter.shape), str(parameter.device))
+        new = optimizer.state[parameter].get("master", parameter)
+        gradient, rate = (parameter.grad, lr) if parameter.requires_grad else (old, 0.0)
+        sums.append(update_sums(new, old, gradient, rate))
+    error, square = sum(sums).tolist()
     return (error / square) ** 0.5
+
+
+def update_sums(new: Any, old: Any, gradient: Any, lr: float = LR) -> Any:
+    """Return the squared norms of the error of AdamW's first step, and of the step: shape [2], float64.
+
+    The step is a decay of the weights, then lr g / (|g| + eps).
+    """
+    import torch
+
+    new, old, gradient = (x.detach().double() for x in (new, old, gradient))
+    update = -lr * WEIGHT_DECAY * old - lr * gradient / (gradient.abs() + EPS)
+    return torch.stack([(new - old - update).square().sum(), update.square().sum()])
 
 
 def hold(what: str, error: float, allowed: float, reference: str = "float64") -> float:
