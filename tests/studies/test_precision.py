@@ -126,7 +126,7 @@ def test_the_weights_depend_on_the_seed_alone():
 @pytest.mark.slow
 def test_a_model_learns_the_stream():
     run = tiny(steps=120, context=64)
-    row = training._train(run, "fp32", lambda _: None)
+    row = training._train(run, "fp32")
     assert row["losses"][0] == pytest.approx(math.log(256), abs=0.5)
     assert run.lowest_loss < row["final_loss"] < 2.0
     assert row["final_loss"] == pytest.approx(sum(row["losses"][-6:]) / 6)

@@ -10,7 +10,6 @@ from perf.options import Finite
 from perf.studies.document import document, heading, out_option, write_in_parts
 from perf.studies.lm import device_kind
 from perf.studies.precision import accumulation, dtypes, results, training
-from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.tables import text_table
 from perf.workloads.workload import Unavailable
@@ -108,14 +107,7 @@ def _dtypes(device: str) -> list[Row]:
 
 
 def _training(run: training.Run, size: str, device_name: str, out: Path) -> list[Row]:
-    vanished = training.underflow(run)
-    with progress(total=run.steps * len(training.PRECISIONS), unit="step") as bar:
-
-        def tick(precision: str) -> None:
-            bar.set_description(precision, refresh=False)
-            bar.update()
-
-        rows = training.rows(run, tick)
+    vanished, rows = training.underflow(run), training.rows(run)
     config = run.config
     what = (
         f"{size} ({config.num_layers} layers, d_model {config.d_model}), context {run.context}, batch {run.batch}, "

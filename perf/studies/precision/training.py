@@ -12,6 +12,7 @@ from perf.harness.clock import WallClock
 from perf.harness.cuda_clocks import GpuWallClock
 from perf.harness.status import refusals
 from perf.studies.lm import bench, refusal
+from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import ExactStep, Size, Weights, exact_of
@@ -25,8 +26,6 @@ NOISE = 0.1  # of the tokens are drawn at random
 SCALE = 2.0**16  # GradScaler's first
 
 SEED_MODEL = {"d_model": 768, "d_ff": 3072, "num_layers": 6, "num_heads": 12}
-
-Tick = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -102,15 +101,14 @@ def _scaler(run: Run, precision: str) -> Any:
     return torch.amp.GradScaler(run.device, init_scale=SCALE) if precision == "fp16" else None
 
 
-def rows(run: Run, tick: Tick = lambda _: None) -> list[Row]:
-    """Return a row for each precision; `tick` is called with its name after every step."""
+def rows(run: Run) -> list[Row]:
+    """Return a row for each precision."""
     return [
-        _unless_refused("training", precision, functools.partial(_train, run, precision, tick))
-        for precision in PRECISIONS
+        _unless_refused("training", precision, functools.partial(_train, run, precision)) for precision in PRECISIONS
     ]
 
 
-def _train(run: Run, precision: str, tick: Tick) -> Row:
+def _train(run: Run, precision: str) -> Row:
     import torch
 
     exact, weights = _expected(run)
@@ -138,7 +136,8 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
     clock = GpuWallClock() if run.device == "cuda" else WallClock()
     seconds, peaks = [], []
     skipped = overflowed_steps = overflowed = 0
-    for ids, targets in itertools.islice(stream(run), run.steps):
+    batches = itertools.islice(stream(run), run.steps)
+    for ids, targets in progress(batches, unit=f"step in {precision}", total=run.steps):
         train.ids, train.targets = ids, targets
         scale = train.scaler.get_scale() if train.scaler else 1.0
         if cuda:
@@ -149,7 +148,6 @@ def _train(run: Run, precision: str, tick: Tick) -> Row:
         broken = _not_finite([parameter.grad for parameter in train.model.parameters()])
         overflowed += broken
         overflowed_steps += broken > 0
-        tick(precision)
     timed = seconds[WARM_UP:]
     return {
         "part": "training",
