@@ -4,16 +4,14 @@
 older file may lack some; those that it has must be of these types.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NotRequired, TypedDict, TypeVar, get_type_hints
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal, NotRequired, TypedDict, get_type_hints
 
 from perf.forms import matches, written
 from perf.harness.status import Status
 
 Row = dict[str, Any]
 """A row under construction, or the cells of a table."""
-
-R = TypeVar("R", bound=Mapping[str, Any])
 
 Samples = list[list[float]]
 """Seconds of every sample, a list for each process."""
@@ -308,14 +306,14 @@ def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
                 yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {written(kinds[field])}"
 
 
-def grouped(rows: Iterable[R], *names: str) -> Iterator[tuple[tuple[Any, ...], list[R]]]:
+def grouped(rows: Iterable[dict[str, Any]], *names: str) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
     """Yield the rows with the same values of `names`, in the order of their first row."""
-    groups: dict[tuple[Any, ...], list[R]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
     yield from groups.items()
 
 
-def differing(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, always: Sequence[str] = ()) -> list[str]:
+def differing(rows: Sequence[Row], names: Sequence[str], *, always: Sequence[str] = ()) -> list[str]:
     """Return those of `names` of which the rows have several values, and those of `always`."""
     return [name for name in names if name in always or len({row.get(name) for row in rows}) > 1]
