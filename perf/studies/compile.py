@@ -73,7 +73,7 @@ def command(
         click.echo(f"\n{part.capitalize()}: medians, ms; first call, s; gain over eager")
         click.echo(text_table(shown(mine)))
         if any_result(mine):
-            draw(mine, out / f"compile-{part}.png", heading(whole))
+            DRAWN[part](mine, out / f"compile-{part}.png", heading(whole))
     conclude([])
 
 
@@ -83,6 +83,7 @@ def command_of(part: str, command: str) -> str:
 
 
 CALLS = ("forward", "backward", "step")
+GAIN = "times as fast as eager"
 
 
 def attention_rows(shapes: list[tuple[int, int]]) -> Iterator[Row]:
@@ -148,16 +149,12 @@ def shown(rows: list[Row]) -> Iterator[Row]:
         yield cells | ({} if row["status"] == "ok" else {"status": describe(row)})
 
 
-def draw(rows: list[Row], path: Path, title: str) -> None:
-    """Draw a panel for each call: the gain of each compiled form. Draw nothing without an eager row beside one."""
-    eager = _eager(rows)
-    compiled = [row for row in rows if row["variant"] != "eager"]
-    by_call = {call: [(row, gain) for row in compiled if (gain := _gain(row, call, eager))] for call in CALLS}
-    by_call = {call: gains for call, gains in by_call.items() if gains}
-    if not by_call:
+def draw_model(rows: list[Row], path: Path, title: str) -> None:
+    """Draw a panel for each call, and in it a bar for each compiled step: its gain."""
+    if not (by_call := _gains(rows)):
         return
     figure, panels = figures.panels_of_bars({call: len(gains) for call, gains in by_call.items()})
-    named = differing(compiled, (*Setting.AXES, "seq_len", "d"))
+    named = differing([row for row in rows if row["variant"] != "eager"], Setting.AXES)
     for call, axes in panels.items():
         labels = [" ".join(str(row[axis]) for axis in named) for row, _ in by_call[call]]
         figures.stacked_bars(axes, labels, {call: [gain for _, gain in by_call[call]]})
@@ -165,8 +162,40 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
         axes.axvline(1, color="black", lw=1, ls=":")
         axes.margins(x=0.1)
         axes.set_ylabel(", ".join(named), fontsize=8)
-        axes.set_xlabel("times as fast as eager", fontsize=8)
+        axes.set_xlabel(GAIN, fontsize=8)
     figures.save(figure, path, title)
+
+
+def draw_attention(rows: list[Row], path: Path, title: str) -> None:
+    """Draw a panel for each call, and in it a line for each d: the gain over seq_len."""
+    if not (by_call := _gains(rows)):
+        return
+    figure, grid = figures.subplots(1, len(by_call), figsize=(8.0, 3.1), squeeze=False)
+    for axes, (call, gains) in zip(grid[0], by_call.items(), strict=True):
+        for d in sorted({row["d"] for row, _ in gains}):
+            points = sorted((row["seq_len"], gain) for row, gain in gains if row["d"] == d)
+            axes.plot(*zip(*points, strict=True), marker="o", ms=3, label=f"d = {d}")
+        axes.axhline(1, color="black", lw=1, ls=":")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted({row["seq_len"] for row, _ in gains}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.tick_params(labelsize=8)
+        axes.set_title(call, fontsize=9)
+        axes.set_xlabel("seq_len", fontsize=8)
+    grid[0, 0].set_ylabel(GAIN, fontsize=8)
+    figures.legend_below(figure)
+    figures.save(figure, path, title)
+
+
+DRAWN = {"attention": draw_attention, "model": draw_model}
+
+
+def _gains(rows: list[Row]) -> dict[str, list[tuple[Row, float]]]:
+    """Return by call the compiled rows with an eager one beside them, each with its gain."""
+    eager = _eager(rows)
+    compiled = [row for row in rows if row["variant"] != "eager"]
+    by_call = {call: [(row, gain) for row in compiled if (gain := _gain(row, call, eager))] for call in CALLS}
+    return {call: gains for call, gains in by_call.items() if gains}
 
 
 def _eager(rows: list[Row]) -> dict[Any, dict[str, Any]]:

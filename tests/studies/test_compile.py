@@ -66,9 +66,13 @@ def test_the_figure_of_attention_has_the_gain_of_each_shape_in_both_directions(t
         for d in (16, 32)
         for variant, s in {"eager": 6.0, "compiled": 6.0 / d}.items()
     ]
-    study.draw(rows, tmp_path / "figure.png", "")
-    gains = {"256 16": 16, "256 32": 32, "1024 16": 16, "1024 32": 32}
-    assert bars_of(drawn[0]) == {"forward": gains, "backward": gains}
+    study.draw_attention(rows, tmp_path / "figure.png", "")
+    lines = {
+        axes.get_title(): {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()[:-1]}
+        for axes in drawn[0].axes
+    }
+    gains = {"d = 16": [[256, 16], [1024, 16]], "d = 32": [[256, 32], [1024, 32]]}
+    assert lines == {"forward": gains, "backward": gains}
 
 
 def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(tmp_path, drawn):
@@ -83,7 +87,7 @@ def test_the_figure_of_models_has_a_bar_for_each_variant_where_it_was_measured(t
         if row["variant"] != "cuda_graph":
             row["forward_s"] = row["step_s"]
     rows[-1] = {key: value for key, value in rows[-1].items() if not key.endswith("_s")} | {"status": "out_of_memory"}
-    study.draw(rows, tmp_path / "figure.png", "")
+    study.draw_model(rows, tmp_path / "figure.png", "")
     assert bars_of(drawn[0]) == {
         "forward": {"small compiled": 1.5},
         "step": {"small cuda_graph": 1.25, "small compiled": 1.5, "large cuda_graph": 1.25},
