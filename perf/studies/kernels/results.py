@@ -166,9 +166,11 @@ def draw(rows: list[Row], path: Path, title: str, *, on_gpu: bool) -> None:
     varied = differing(done, Setting.AXES, always=("size", "context"))
     bars = [(" ".join(str(row[axis]) for axis in varied), row, part) for row in done for part in PARTS]
     figure, axes = figures.subplots(figsize=(7.5, 1.3 + 0.24 * len(bars)))
+    colors = dict(zip(KINDS, ("C0", "C9", "C3", "C1", "C2", "0.7"), strict=True))
     shares = {kind: [100 * share(row[part], kind) for _, row, part in bars] for kind in KINDS}
+    shares = {kind: widths for kind, widths in shares.items() if any(widths)}
     labels = [f"{label}  {PARTS[part]}" for label, _, part in bars]
-    figures.stacked_bars(axes, labels, shares, ("C0", "C9", "C3", "C1", "C2", "0.7"))
+    figures.stacked_bars(axes, labels, shares, [colors[kind] for kind in shares])
     for place, (_, row, part) in enumerate(bars):
         axes.text(101, place, f"{ms(total(row[part]))} ms", va="center", fontsize=8)
     axes.set_xlim(0, 115)
