@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd.graph import register_multi_grad_hook
+from torch.utils.hooks import RemovableHandle
 
 from cs336_systems import private
 from cs336_systems.checks import is_int
@@ -330,9 +331,9 @@ class FullyShardedDataParallel(Wrapper):
             for value in map(private.base_of, outputs):
                 if not value.is_leaf:  # a leaf's gradient does not pass through the layer
                     value.register_hook(lambda _: self._before_backward(use))
-        if inputs and not any(shard.parameter.requires_grad for shard in use.layer.shards):
+        if not any(shard.parameter.requires_grad for shard in use.layer.shards):
             weak = weakref.ref(use)
-            handle = register_multi_grad_hook(inputs, lambda _: self._after_backward(weak()))
+            handle = _on_gradients_of(inputs, lambda: self._after_backward(weak()))
             weakref.finalize(use, handle.remove).atexit = False
 
     def _before_backward(self, use: _Use) -> None:
@@ -350,7 +351,8 @@ class FullyShardedDataParallel(Wrapper):
                     self._show(use, self._on_recomputed)
 
     def _after_backward(self, use: _Use | None) -> None:
-        if use and use.in_backward:
+        """Free a layer, unless its backward is recorded and has a backward itself, which needs the same matrices."""
+        if use and use.in_backward and not torch.is_grad_enabled():
             self._release(use.layer, use, use.layer)  # a checkpoint may have broken off its second forward
             if not any(shard.users for shard in use.layer.shards):
                 use.layer.hide()
@@ -449,6 +451,16 @@ class FullyShardedDataParallel(Wrapper):
         self._averages.forget()
         self._order.start(None)
         self._had_backward = False
+
+
+def _on_gradients_of(tensors: Sequence[Tensor], callback: Callable[[], None]) -> RemovableHandle:
+    """Call back when a backward has computed the gradients of all tensors that it differentiates.
+
+    Of several with a leaf among them nothing tells that in `torch.autograd.grad`: then the step's end frees the layer.
+    """
+    if len(tensors) == 1:
+        return tensors[0].register_hook(lambda _: callback())
+    return register_multi_grad_hook([] if any(one.is_leaf for one in tensors) else tensors, lambda _: callback())
 
 
 def _versions(layer: Layer) -> list[int]:

@@ -1,5 +1,6 @@
 """Steps that are given up, fail or overlap leave a sharded model with the gradients of one process."""
 
+import copy
 from functools import partial
 
 import pytest
@@ -182,3 +183,34 @@ def test_a_backward_with_weights_that_changed_after_its_forward_is_refused_as_to
     for older, later in spawn(change_before_the_backward, 2):
         assert older.startswith("RuntimeError: last was changed between its forward and its backward; allowed: ")
         assert later == "nothing"
+
+
+def input_gradients(rank, frozen):
+    """Return the differences from the plain model of an input's gradient and of a penalty's gradients, in two steps."""
+    plain = seeded(Net)
+    for name in frozen:
+        plain.get_submodule(name).requires_grad_(False)
+    net, found = FullyShardedDataParallel(copy.deepcopy(plain)), []
+    for step in range(2):
+        results = []
+        for each in (net, plain):
+            each.zero_grad()
+            x = batch(step)[0].requires_grad_()  # the same on every rank
+            out = each(x)
+            results.append([torch.autograd.grad(out.tanh().sum(), x, retain_graph=True)[0]])
+            (gradient,) = torch.autograd.grad(out.tanh().sum(), x, create_graph=True)
+            (out.square().mean() + gradient.square().mean()).backward()
+            finish(each)
+            results[-1] += [x.grad, *(value.grad for value in each.parameters() if value.ndim < 2)]
+        found += [
+            float((mine - expected).abs().max())
+            for mine, expected in zip(*results, strict=True)
+            if expected is not None
+        ]
+    return found
+
+
+@pytest.mark.parametrize("frozen", [(), ("first",), ("third",), ("first", "second", "norm", "third", "last")])
+def test_an_input_may_be_differentiated_twice_whatever_is_frozen(frozen):
+    for found in spawn(input_gradients, 2, frozen):
+        assert max(found) < 1e-6, found
