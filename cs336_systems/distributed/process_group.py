@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from cs336_systems import private
+from cs336_systems.checks import require_at_least
 
 T = TypeVar("T")
 
@@ -29,7 +30,10 @@ def spawn(
     outlives this call, even if the call is interrupted or killed. Ranks rendezvous through a file, so calls may run
     concurrently. `function` must be importable and its result one that `torch.save` can write. Ranks see the
     shell's variables as of the first call.
+
+    Raises `ValueError` for a world_size below 1, and `RuntimeError` for a rank that exits without an error or a result.
     """
+    require_at_least(1, world_size=world_size)
     get_context("forkserver").set_forkserver_preload([__name__])  # import torch once instead of in every rank
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         rank_args = (function, world_size, args, backend, timeout_s, folder)
@@ -43,6 +47,9 @@ def spawn(
                 if process.is_alive():  # the server reaps its processes, so another may have the number of a dead one
                     process.kill()
                 process.join()
+        for rank in range(world_size):
+            if not _result(folder, rank).exists():
+                raise RuntimeError(f"rank {rank} exited without a result; allowed: a function that returns or raises")
         return [torch.load(_result(folder, rank), weights_only=False) for rank in range(world_size)]
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing import ProcessContext, ProcessExitedException, ProcessRaisedException
 
+from cs336_systems.distributed import process_group
 from cs336_systems.distributed.ddp import OverlappedDDP
 from tests.distributed.models import Toy
 from tests.distributed.ranks import BACKEND, ON_NCCL
@@ -40,6 +41,24 @@ def test_results_come_in_order_of_rank(world_size):
     for rank, result in enumerate(results):
         assert result[:-1] == (rank, rank, world_size, BACKEND, 1, ("a", {"b": 1}))
         assert result[-1].tolist() == [rank, rank]
+
+
+def leave(rank, how):
+    if rank == 1:
+        how(0)
+
+
+@pytest.mark.parametrize("how", [sys.exit, os._exit])
+def test_a_rank_that_exits_before_its_function_returns_is_an_error(how):
+    with pytest.raises(RuntimeError, match=r"^rank 1 exited without a result; allowed: "):
+        spawn(leave, 2, how)
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 2.0])
+def test_no_ranks_are_not_a_success(world_size):
+    """As of a machine without GPUs, whose number is 0."""
+    with pytest.raises(ValueError, match=f"world_size={world_size} was given; allowed: an int of at least 1"):
+        process_group.spawn(who_i_am, world_size)
 
 
 def who_i_am(rank):
