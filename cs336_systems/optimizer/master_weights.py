@@ -84,7 +84,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         for parameter in itertools.chain(*updated):
             if parameter.grad.is_sparse:
                 raise ValueError("a sparse gradient was given; allowed: dense gradients")
-            _require_contiguous(parameter)  # `model.to` may have changed it
+            _check_parameter(parameter)  # `model.to` may have changed it
         for group, parameters in zip(self.param_groups, updated, strict=True):
             states = [self._state_of(parameter) for parameter in parameters]
             private.add_to_each([state["step"] for state in states], 1)
@@ -157,16 +157,16 @@ def master_weight_adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float 
 
 def _check(group: dict[str, Any]) -> None:
     for parameter in group["params"]:
-        if parameter.dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"a parameter of {parameter.dtype} was given; allowed: float32, bfloat16")
-        _require_contiguous(parameter)
+        _check_parameter(parameter)
     _check_options(group)
     for name in ("lr", "eps", "weight_decay"):
         if group[name] < 0:
             raise ValueError(f"{name}={group[name]!r} was given; allowed: a finite number of at least 0")
 
 
-def _require_contiguous(parameter: Tensor) -> None:
+def _check_parameter(parameter: Tensor) -> None:
+    if parameter.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"a parameter of {parameter.dtype} was given; allowed: float32, bfloat16")
     if not parameter.is_contiguous():
         raise ValueError(f"a parameter with strides {parameter.stride()} was given; allowed: contiguous ones")
 

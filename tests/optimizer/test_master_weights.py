@@ -351,14 +351,22 @@ def test_a_state_of_another_memory_format_or_with_a_step_of_python_is_taken():
     assert torch.equal(ours.state[dense]["exp_avg"], of_torch.state[weight]["exp_avg"].contiguous())
 
 
-def test_a_parameter_whose_memory_format_has_changed_is_refused():
-    weight = nn.Parameter(torch.randn(5, 4, 3, 3))
-    optimizer = MasterWeightAdamW([weight])
-    weight.data = weight.data.to(memory_format=torch.channels_last)
-    weight.grad = torch.ones(5, 4, 3, 3)
-    with pytest.raises(ValueError, match="contiguous"):
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ({"memory_format": torch.channels_last}, "contiguous"),
+        ({"dtype": torch.float64}, r"a parameter of torch\.float64 was given; allowed: float32, bfloat16"),
+    ],
+)
+def test_a_parameter_that_has_become_another_is_refused(to, message):
+    """A float64 weight would get no more than the digits of its float32 master."""
+    model = nn.Conv2d(4, 5, 3)
+    optimizer = MasterWeightAdamW(model.parameters())
+    model.to(**to)
+    model.weight.grad = torch.ones_like(model.weight)
+    with pytest.raises(ValueError, match=message):
         optimizer.step()
-    assert not optimizer.state[weight]
+    assert not optimizer.state[model.weight]
 
 
 def test_a_refused_gradient_moves_no_parameter():
