@@ -1,6 +1,9 @@
 """Checks of arguments, before anything is computed with them."""
 
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
+
+if TYPE_CHECKING:  # the closed forms, which check sizes, need no torch
+    from torch import Tensor
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -18,3 +21,11 @@ def require_at_least(least: int, **values: object) -> None:
     for name, value in values.items():
         if not is_int(value) or value < least:
             raise ValueError(f"{name}={value!r} was given; allowed: an int of at least {least}")
+
+
+def require_dense(**tensors: "Tensor") -> None:
+    """Raise `ValueError` for a sparse or nested tensor."""
+    for name, tensor in tensors.items():
+        layout = "nested" if tensor.is_nested else str(tensor.layout)
+        if layout != "torch.strided":
+            raise ValueError(f"{name} is {layout}; allowed: a dense tensor")

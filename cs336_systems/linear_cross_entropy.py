@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Size, Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from cs336_systems.checks import is_int, require_at_least
+from cs336_systems.checks import is_int, require_at_least, require_dense
 from cs336_systems.differentiation import require_one_derivative
 
 IMPLS = ("auto", "reference", "pytorch", "triton")
@@ -271,9 +271,7 @@ def _check(
         raise ValueError(f"chunk_size is {chunk_size!r}; allowed: None, or an int of at least 1 that int64 can hold")
     if not is_int(ignore_index) or not -(2**63) <= ignore_index < 2**63:
         raise ValueError(f"ignore_index is {ignore_index!r}; allowed: an int that int64 can hold")
-    for name, x in (("hidden", hidden), ("weight", weight), ("targets", targets)):
-        if x.layout != torch.strided or x.is_nested:
-            raise ValueError(f"{name} has layout {x.layout}; allowed: a dense tensor")
+    require_dense(hidden=hidden, weight=weight, targets=targets)
     shapes = [tuple(x.shape) for x in (hidden, weight, targets)]
     if weight.ndim != 2 or 0 in shapes[1] or shapes[0] != (*shapes[2], shapes[1][1]):
         raise ValueError(

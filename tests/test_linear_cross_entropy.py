@@ -263,6 +263,7 @@ def test_a_chunk_is_whole_waves_of_at_least_d_model_rows(monkeypatch):
     assert found == {1: 132 * 128, 768: 44 * 128, 1600: 18 * 128, 2560: 2 * 13 * 128, 4096: 4 * 8 * 128}
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_what_cannot_run_is_refused():
     hidden, weight, targets = operands(4, 16, 20)
     eighth = (hidden.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn))
@@ -281,7 +282,8 @@ def test_what_cannot_run_is_refused():
             for wrong in (True, -100.0, "a", None, 2**63)
             for impl in CHUNKED
         ),
-        ((hidden, weight.to_sparse(), targets), {}, "weight has layout torch.sparse_coo; allowed: a dense tensor"),
+        ((hidden, weight.to_sparse(), targets), {}, "weight is torch.sparse_coo; allowed: a dense tensor"),
+        ((torch.nested.nested_tensor([hidden[0]]), weight, targets), {}, "hidden is nested; allowed: a dense tensor"),
         ((hidden, weight.T, targets), {}, "allowed: .*vocab_size, d_model"),
         ((hidden, weight, targets[:3]), {}, "allowed: .*vocab_size, d_model"),
         ((hidden[:, :0], weight[:, :0], targets), {}, "of at least 1 each"),

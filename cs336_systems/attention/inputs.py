@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from cs336_systems.checks import require_dense
+
 HEAD_DIMS = (16, 256)  # range of the flash kernels: tl.dot needs 16, and tiles beyond 256 do not fit in registers
 
 _HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
@@ -13,10 +15,7 @@ _ANY_FLOAT = (*_HALF_AND_SINGLE, torch.float64)
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, impl: str) -> None:
     """Raise ValueError, with one line that says what is allowed, unless attention's `impl` takes these."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if x.layout != torch.strided or x.is_nested:
-            layout = "nested" if x.is_nested else f"of layout {x.layout}"
-            raise ValueError(f"{name} is {layout}; allowed: a dense tensor")
+    require_dense(q=q, k=k, v=v)
     if q.ndim < 2 or q.ndim != k.ndim or k.shape != v.shape or q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"{_shapes(q, k, v)}; allowed: (..., seq_len_q, head_dim) and twice (..., seq_len_k, head_dim)"
