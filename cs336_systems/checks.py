@@ -1,5 +1,6 @@
 """Checks of arguments, before anything is computed with them."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeGuard
 
 if TYPE_CHECKING:  # the closed forms, which check sizes, need no torch
@@ -21,6 +22,13 @@ def require_at_least(least: int, **values: object) -> None:
     for name, value in values.items():
         if not is_int(value) or value < least:
             raise ValueError(f"{name}={value!r} was given; allowed: an int of at least {least}")
+
+
+def require_one_of(allowed: Collection[str], **values: object) -> None:
+    """Raise `ValueError`, with one line that says what is allowed, unless every value is one of these names."""
+    for name, value in values.items():
+        if value not in allowed:
+            raise ValueError(f"{name}={value!r} was given; allowed: {', '.join(allowed)}")
 
 
 def require_dense(**tensors: "Tensor") -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cs336_systems.checks import is_number, require_at_least
+from cs336_systems.checks import is_number, require_at_least, require_one_of
 
 MAX_THETA = 1e38
 """About the largest number whose powers float32 holds; below 1 it does not hold the angles."""
@@ -64,8 +64,7 @@ class Checkpointing:
         require_at_least(1, checkpoint_every=self.every)
         if not isinstance(self.offload, bool):
             raise ValueError(f"checkpoint_offload={self.offload!r} was given; allowed: True or False")
-        if self.mode not in CHECKPOINT_MODES:
-            raise ValueError(f"checkpoint_mode={self.mode!r} was given; allowed: {', '.join(CHECKPOINT_MODES)}")
+        require_one_of(CHECKPOINT_MODES, checkpoint_mode=self.mode)
 
 
 MODEL_CONFIGS = {

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cs336_systems.checks import require_one_of
 from cs336_systems.configs import Checkpointing
 from cs336_systems.optimizer.master_weights import master_weight_adamw
 from cs336_systems.ranges import range_
@@ -50,15 +51,10 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Cast the forward's operations as this precision of `PRECISIONS` requires; the backward needs no context."""
-    _require_precision(precision)
+    require_one_of(PRECISIONS, precision=precision)
     if precision not in _AUTOCAST:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=_AUTOCAST[precision])
-
-
-def _require_precision(precision: str) -> None:
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} was given; allowed: {', '.join(PRECISIONS)}")
 
 
 @contextlib.contextmanager
@@ -68,7 +64,7 @@ def matmul_precision(precision: str) -> Iterator[None]:
     The flags are the process's: of threads that are inside at once, the last to enter sets them. Restores torch's flags
     when all have left: the older one, and the newer ones of CUDA and of the CPU, which need not agree.
     """
-    _require_precision(precision)
+    require_one_of(PRECISIONS, precision=precision)
     entry = object()
     with _flags_lock:
         if not _entered:
@@ -212,9 +208,8 @@ def make_train_step(
     hooks between layers, for a CUDA graph with checkpoints in host memory, and for layers to compile that are in no
     `nn.ModuleList`.
     """
-    _require_precision(precision)
-    if variant not in VARIANTS:
-        raise ValueError(f"variant={variant!r} was given; allowed: {', '.join(VARIANTS)}")
+    require_one_of(PRECISIONS, precision=precision)
+    require_one_of(VARIANTS, variant=variant)
     is_captured = variant.endswith("cuda_graph")
     if is_captured and not ids.is_cuda:
         raise ValueError(f"variant={variant!r} was given with ids on {ids.device}; allowed: a CUDA device")

@@ -7,8 +7,9 @@ peaks: `peak`.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
+from cs336_systems.checks import require_one_of
 from cs336_systems.configs import Checkpointing
 
 Nesting = Literal["none", "single", "binary", "left"]
@@ -32,6 +33,7 @@ def block_forwards(num_blocks: int, nesting: Nesting) -> int:
 
     binary: of an odd number of blocks the first half is the smaller one, and a single block has no checkpoint.
     """
+    require_one_of(get_args(Nesting), nesting=nesting)
     half = num_blocks // 2
     return {
         "none": num_blocks,

@@ -8,6 +8,7 @@ less. Parameters, RoPE's tables, ids and targets are excluded. The course's own 
 
 from cs336_systems.accounting.checkpointing import last_group
 from cs336_systems.accounting.compute import attention_weights, block_parameters, ffn_weights
+from cs336_systems.checks import require_one_of
 from cs336_systems.configs import Checkpointing, ModelConfig
 
 ATTENTIONS = ("reference", "flash")
@@ -29,8 +30,7 @@ def logits_bytes(config: ModelConfig, batch: int, seq_len: int) -> int:
 
 def is_autocast(precision: str) -> bool:
     """Whether matmuls run in half precision. Raises `ValueError` for a precision that is not in `PRECISIONS`."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision={precision!r} was given; allowed: {', '.join(PRECISIONS)}")
+    require_one_of(PRECISIONS, precision=precision)
     return precision in ("bf16", "fp16")
 
 
@@ -49,8 +49,7 @@ def block_kept_bytes(
 
 def attention_kept_bytes(config: ModelConfig, batch: int, seq_len: int, precision: str, attention: str) -> int:
     """Bytes kept by a block's first half: RMSNorm, projections, RoPE (which keeps only its tables), attention."""
-    if attention not in ATTENTIONS:
-        raise ValueError(f"attention={attention!r} was given; allowed: {', '.join(ATTENTIONS)}")
+    require_one_of(ATTENTIONS, attention=attention)
     autocast = is_autocast(precision)
     element = 2 if autocast else 4
     tokens, rows = batch * seq_len, batch * config.num_heads * seq_len

@@ -6,15 +6,17 @@ in `two_dimensional_limit_in_sequence`. Source: the course (Spring 2026, data_pa
 tp_calcs, fsdp_tp_calcs).
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from cs336_systems.accounting.collectives import all_gather_seconds, all_reduce_seconds
+from cs336_systems.checks import require_one_of
 
 Pass = Literal["forward", "backward"]
 
 
 def math_seconds(tokens: float, d_model: int, d_ff: int, num_devices: int, flops_per_s: float, which: Pass) -> float:
     """Time of the matmuls, however they are divided: 6 Bdf/N/C forward, 12 Bdf/N/C backward."""
+    require_one_of(get_args(Pass), which=which)
     return (6 if which == "forward" else 12) * tokens * d_model * d_ff / num_devices / flops_per_s
 
 
@@ -25,6 +27,7 @@ def data_parallel_seconds(d_model: int, d_ff: int, num_devices: int, bandwidth: 
 
 def fsdp_seconds(d_model: int, d_ff: int, num_devices: int, bandwidth: float, which: Pass) -> float:
     """Time of the weights' all-gather, 6 (N - 1)/N df/W; the backward adds the gradients' reduce-scatter."""
+    require_one_of(get_args(Pass), which=which)
     return (1 if which == "forward" else 2) * all_gather_seconds(6 * d_model * d_ff, num_devices, bandwidth)
 
 
@@ -40,6 +43,7 @@ def data_parallel_limit(tokens: float, flops_per_s: float, bandwidth: float) -> 
 
 def tensor_parallel_limit(d_ff: int, flops_per_s: float, bandwidth: float, which: Pass) -> float:
     """Maximum devices at any batch: 1 + 3fW/(2C) forward, 1 + 3fW/C backward."""
+    require_one_of(get_args(Pass), which=which)
     return 1 + (1.5 if which == "forward" else 3) * d_ff * bandwidth / flops_per_s
 
 

@@ -3,7 +3,9 @@
 Parameters, gradients and Adam's two moments are float32, 4P each, as the course trains.
 """
 
-from typing import Literal
+from typing import Literal, get_args
+
+from cs336_systems.checks import require_one_of
 
 Divided = Literal["nothing", "moments", "gradients", "parameters"]
 """nothing: data parallelism. moments: ZeRO-1, the course's sharded optimizer. gradients: ZeRO-2. parameters: FSDP."""
@@ -15,6 +17,7 @@ def state_bytes(num_parameters: int, num_ranks: int, divided: Divided) -> float:
     Each choice of `divided` also divides the ones before it. For FSDP the RMSNorm weights, which stay whole, and the
     all-gather buffers are left out.
     """
+    require_one_of(get_args(Divided), divided=divided)
     whole = {"nothing": 16, "moments": 8, "gradients": 4, "parameters": 0}[divided]
     return num_parameters * (whole + (16 - whole) / num_ranks)
 
@@ -24,6 +27,7 @@ def states_by_phase(num_parameters: int, num_ranks: int, divided: Divided) -> di
 
     `divided` is "nothing" or "moments". Source: the course, optimizer_state_sharding_accounting.
     """
+    require_one_of(("nothing", "moments"), divided=divided)
     return {
         "after init": 4 * num_parameters,
         "before step": 8 * num_parameters,
@@ -37,6 +41,7 @@ def exchanged_elements(num_parameters: int, divided: Divided, *, reduces_gradien
     Without `reduces_gradients`, as in the course, divided moments need 3P: an all-reduce of gradients, which most ranks
     then drop, and the broadcast of parameters.
     """
+    require_one_of(get_args(Divided), divided=divided)
     if divided == "parameters":
         return 3 * num_parameters
     return (2 if reduces_gradients or divided != "moments" else 3) * num_parameters

@@ -143,3 +143,8 @@ def test_a_model_without_blocks_has_none_to_keep_or_recompute(every):
     assert max(phases, key=phases.__getitem__) in ("forward: head", "backward: head", "optimizer")
     assert min(phases.values()) >= 12 * parameters(empty) / 2
     assert sharded_step.best_checkpoint_every(empty, 2, 4, **options) == 1
+
+
+def test_an_unknown_nesting_is_refused():
+    with pytest.raises(ValueError, match="nesting='right' was given; allowed: none, single, binary, left"):
+        block_forwards(4, "right")

@@ -1,5 +1,7 @@
 """Rings, and the maximum devices of each form of parallelism (Spring 2026, section 8), at the check values."""
 
+from functools import partial
+
 import pytest
 
 from cs336_systems.accounting import collectives, parallelism
@@ -72,3 +74,16 @@ def test_both_axes_in_turn_take_as_long_as_the_math_and_no_other_split_allows_mo
     assert communication(fsdp, tensor) == pytest.approx(math)
     for factor in (0.8, 1.25):
         assert communication(fsdp * factor, tensor / factor) > math
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        partial(parallelism.math_seconds, TOKENS, D_MODEL, D_FF, 8, FLOPS),
+        partial(parallelism.fsdp_seconds, D_MODEL, D_FF, 8, BANDWIDTH),
+        partial(parallelism.tensor_parallel_limit, D_FF, FLOPS, BANDWIDTH),
+    ],
+)
+def test_a_pass_is_forward_or_backward(form):
+    with pytest.raises(ValueError, match="which='both' was given; allowed: forward, backward"):
+        form("both")

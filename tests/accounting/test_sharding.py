@@ -1,5 +1,7 @@
 """Memory and traffic of training with divided states, at the course's sizes."""
 
+from functools import partial
+
 import pytest
 
 from cs336_systems.accounting import sharding
@@ -50,3 +52,17 @@ def test_the_courses_form_sends_half_as_much_again_as_zero():
     assert sharding.exchanged_elements(XL, "moments", reduces_gradients=False) == 3 * XL
     assert sharding.exchanged_elements(XL, "moments") == 2 * XL
     assert sharding.exchanged_elements(XL, "parameters") == 3 * XL
+
+
+@pytest.mark.parametrize(
+    ("form", "divided"),
+    [
+        (partial(sharding.state_bytes, XL, 2), "weights"),
+        (partial(sharding.exchanged_elements, XL), "weights"),
+        (partial(sharding.states_by_phase, XL, 2), "weights"),
+        (partial(sharding.states_by_phase, XL, 2), "parameters"),  # which are less than 4P from the start
+    ],
+)
+def test_what_is_not_modelled_is_refused(form, divided):
+    with pytest.raises(ValueError, match=f"divided='{divided}' was given; allowed: nothing, moments"):
+        form(divided=divided)
