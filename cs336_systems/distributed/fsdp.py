@@ -14,7 +14,7 @@ streams: between the GPUs of one host those of `PeerCopies`, otherwise those of 
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -84,9 +84,9 @@ class FullyShardedDataParallel(Wrapper):
     Clip with `clip_grad_norm_` of this class: torch's would scale each rank's rows by a norm of its own.
 
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
-    once, before the optimizer. A parameter that no rank used keeps its gradient of None. All ranks must use the same
-    layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose ranks agree about an overflow. The
-    wrapper's own process groups live until `destroy_process_group`.
+    once, before the optimizer; a frozen model has nothing to finish. A parameter that no rank used keeps its gradient
+    of None. All ranks must use the same layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose
+    ranks agree about an overflow. The wrapper's own process groups live until `destroy_process_group`.
 
     Args:
         module: the same on every rank except for its values; available as `.module`.
@@ -209,8 +209,7 @@ class FullyShardedDataParallel(Wrapper):
         self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
         self._is_finished &= not torch.is_grad_enabled()
         refuse_gradient_hooks((shard.name, shard.parameter) for shard in self._shards)
-        values = itertools.chain((shard.parameter for shard in self._shards), self._replicated.values())
-        self._reach("forward with", ", ".join(sorted(map(str, {value.dtype for value in values}))))
+        self._reach("forward with", ", ".join(sorted(map(str, {value.dtype for value in self._values()}))))
         try:
             self._guard(True)
             output = self.module(*inputs, **kwargs)
@@ -286,6 +285,9 @@ class FullyShardedDataParallel(Wrapper):
             return bound(layer, *args)
 
         return torch.compiler.disable(hook) if layer.is_compiled else hook
+
+    def _values(self) -> Iterator[Tensor]:
+        return itertools.chain((shard.parameter for shard in self._shards), self._replicated.values())
 
     def _guard(self, is_guarded: bool) -> None:
         for layer in self._layers.values():
@@ -440,7 +442,7 @@ class FullyShardedDataParallel(Wrapper):
                 shard.users.clear()
             self._free(self._shards)
             self._order.end()
-            self._num_passes += self._had_backward
+            self._num_passes += self._had_backward and any(value.requires_grad for value in self._values())
             self._had_backward = False
 
     def _abandon_pass(self) -> None:

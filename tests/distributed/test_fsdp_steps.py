@@ -214,3 +214,19 @@ def input_gradients(rank, frozen):
 def test_an_input_may_be_differentiated_twice_whatever_is_frozen(frozen):
     for found in spawn(input_gradients, 2, frozen):
         assert max(found) < 1e-6, found
+
+
+def differentiate_inputs_alone(rank):
+    """Return the events of each of three calls of a frozen model, whose user has nothing to finish."""
+    net, events = FullyShardedDataParallel(seeded(Net).requires_grad_(False)), []
+    for step in range(3):
+        x = batch(step)[0].requires_grad_()
+        torch.autograd.grad(net(x).sum(), x)
+        events.append(list(net.events))
+    return events
+
+
+def test_a_frozen_model_gathers_ahead_from_its_second_backward_on_and_forgets_earlier_events():
+    for first, second, third in spawn(differentiate_inputs_alone, 2):
+        assert second == third != first
+        assert second[:3] == [("gather", "first.weight"), ("gather", "second.weight"), ("compute", "first")]
