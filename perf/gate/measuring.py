@@ -172,7 +172,6 @@ class Measuring:
             "arms": arms,
             "first": first,
             "ceilings": self._ceilings,
-            "pairs": {},
             "injection": None if one.is_control else self._injection,
         }
         return worker.ask(request, self._limit_s)

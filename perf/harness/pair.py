@@ -25,6 +25,8 @@ from perf.harness.two_checkouts import load
 from perf.workloads import PACKAGE
 from perf.workloads.workload import Workload
 
+PAIRS = Rounds()
+
 
 class PairWorker:
     """The process that holds two checkouts: {"base": folder, "head": folder}."""
@@ -53,10 +55,10 @@ class PairWorker:
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Visit `request["case"]` of `request["arms"]`, in this order; of both, take pairs of samples.
 
-        `first`: check the output, take the peak memory and the kernels of each arm, alone. `pairs` overrides fields of
-        `Rounds`. `injection`, if any, slows the head down by a known share (see `injection`). Returns the reply of each
-        arm under its name, and of two good arms `base_ns` and `head_ns`, pair by pair; with `first`, `differences`
-        between their results, as `_differences` has them; `spent_ms` as `Spent` has it. Never raises.
+        `first`: check the output, take the peak memory and the kernels of each arm, alone. `injection`, if any, slows
+        the head down by a known share (see `injection`). Returns the reply of each arm under its name, and of two good
+        arms `base_ns` and `head_ns`, pair by pair; with `first`, `differences` between their results, as `_differences`
+        has them; `spent_ms` as `Spent` has it. Never raises.
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
@@ -75,11 +77,10 @@ class PairWorker:
             spent.on("check")
         if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
-        pairs = Rounds(**request["pairs"])
-        taken = self._with_status(lambda: self._take_turns(case, arms, pairs, injection, spent))
+        taken = self._with_status(lambda: self._take_turns(case, arms, injection, spent))
         if taken["status"] == "out_of_memory":  # each alone fits
             self.instruments.leftovers.release()
-            taken = self._with_status(lambda: self._one_after_the_other(case, arms, pairs, injection, spent))
+            taken = self._with_status(lambda: self._one_after_the_other(case, arms, injection, spent))
         return reply | taken
 
     def _with_status(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -111,12 +112,10 @@ class PairWorker:
                 found.append((name, difference, self._rounding))
         return sorted(found)
 
-    def _take_turns(
-        self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
-    ) -> dict[str, Any]:
+    def _take_turns(self, case: Case, arms: Sequence[str], injection: Injection | None, spent: Spent) -> dict[str, Any]:
         """Build both arms, warm them up and sample them: A B B A."""
         held = {arm: self._hold(case, arm, injection if arm == "head" else None, spent) for arm in arms}
-        count = 2 if case.clock == "first_call" else pairs.number(sum(clock.call_s for clock, _ in held.values()))
+        count = 2 if case.clock == "first_call" else PAIRS.number(sum(clock.call_s for clock, _ in held.values()))
         turns = self._comparer.sample_in_turn(held, case.cache, count)
         spent.on("sample")
         found: dict[str, Any] = {"throttled": len(turns.slow)}
@@ -128,14 +127,14 @@ class PairWorker:
         return found
 
     def _one_after_the_other(
-        self, case: Case, arms: Sequence[str], pairs: Rounds, injection: Injection | None, spent: Spent
+        self, case: Case, arms: Sequence[str], injection: Injection | None, spent: Spent
     ) -> dict[str, Any]:
         """Sample arms that do not fit into memory together: A, B, B, A, half of an arm's samples at each stay."""
         stays: dict[str, list[list[int]]] = {arm: [] for arm in arms}
         half = throttled = 0
         for arm in (*arms, *reversed(arms)):
             clock, work = self._hold(case, arm, injection if arm == "head" else None, spent)
-            half = half or max(1, pairs.number(2 * clock.call_s) // 2)
+            half = half or max(1, PAIRS.number(2 * clock.call_s) // 2)
             turns = self._comparer.sample_in_turn({arm: (clock, work)}, case.cache, half)
             spent.on("sample")
             stays[arm].append(_nanoseconds(turns.samples_s[arm]))

@@ -11,7 +11,7 @@ from perf.gate.wording import conditions
 from perf.harness.sources import Sources
 from tests.gate.reports import report, verdict
 
-DIGEST = "c4f1c5c68987b536"
+DIGEST = "c7af4aa0804b0ebe"
 """Of the definitions of the modules that decide, docstrings and comments aside, at `RULES`."""
 
 DECIDE = (

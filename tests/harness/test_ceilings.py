@@ -11,7 +11,7 @@ from perf.harness.bench import Bench
 from perf.harness.case import Case
 from perf.harness.ceilings import COPY, RESTS_S, TooFast
 from perf.harness.clock import Stop, WallClock
-from perf.harness.comparison import Comparer, Rounds
+from perf.harness.comparison import Comparer
 from perf.harness.instruments import Instruments
 from perf.harness.measure import Spent, Worker
 from perf.harness.pair import PairWorker
@@ -80,14 +80,14 @@ def of_a_case(workload: Workload) -> Instruments:
 def of_a_pair(workload: Workload) -> Instruments:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
     worker.held = workload
-    worker._take_turns(CASE, ["base", "head"], Rounds(most=4), None, Spent())
+    worker._take_turns(CASE, ["base", "head"], None, Spent())
     return worker.instruments
 
 
 def of_a_pair_one_after_the_other(workload: Workload) -> Instruments:
     worker = slow(NoCheckouts("cpu", {"base": ROOT, "head": ROOT}))
     worker.held = workload
-    worker._one_after_the_other(CASE, ["base", "head"], Rounds(most=4), None, Spent())
+    worker._one_after_the_other(CASE, ["base", "head"], None, Spent())
     return worker.instruments
 
 

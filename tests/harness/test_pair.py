@@ -79,7 +79,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
         if not process.alive():
             process.stop()
             process.start()
-        request = {"arms": ["base", "head"], "first": True, "ceilings": {}, "pairs": {"most": 6, "seconds": 1e9}}
+        request = {"arms": ["base", "head"], "first": True, "ceilings": {}}
         return process.ask({"case": case.to_json()} | request | changes, limit_s)
 
     yield ask
@@ -91,7 +91,7 @@ def test_two_good_arms_are_sampled_pair_by_pair(ask: Ask) -> None:
     for order in (["base", "head"], ["head", "base"]):
         reply = ask(arms=order, first=False)
         assert (reply["status"], reply["throttled"]) == ("ok", 0)
-        assert len(reply["base_ns"]) == len(reply["head_ns"]) == 6
+        assert len(reply["base_ns"]) == len(reply["head_ns"]) >= 2
         assert all(ns > 0 for ns in reply["base_ns"] + reply["head_ns"])
 
 
@@ -141,7 +141,7 @@ def test_right_results_that_differ_by_more_than_rounding_are_said(ask: Ask) -> N
 def test_what_head_sets_for_its_process_is_set_for_head_alone(ask: Ask, arms: list[str]) -> None:
     reply = ask(of_length(SETS), arms=arms)
     assert [reply[arm]["reason"] for arm in arms] == ["", ""]
-    assert (reply["status"], reply["reason"]) == ("ok", "") and len(reply["base_ns"]) == 6
+    assert (reply["status"], reply["reason"]) == ("ok", "") and reply["base_ns"]
 
 
 def test_a_case_of_memory_alone_gets_no_times(ask: Ask) -> None:

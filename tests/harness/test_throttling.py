@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perf.harness import device
+from perf.harness import device, pair
 from perf.harness.bench import Bench
 from perf.harness.case import ARMS, Case
 from perf.harness.clock import WallClock
@@ -73,7 +73,8 @@ def test_what_was_throttled_is_dropped_with_its_neighbour(
     worker.instruments.ceilings = {"matmul_flops_per_s": {}}
     monkeypatch.setattr(Counting, "taken", 0)
     monkeypatch.setattr(Rounds, "number", lambda self, round_s: self.most)
-    found = getattr(worker, way)(CASE, ARMS, Rounds(most=4), None, Spent())
+    monkeypatch.setattr(pair, "PAIRS", Rounds(most=4))
+    found = getattr(worker, way)(CASE, ARMS, None, Spent())
     assert [ns // 10**9 for ns in found["base_ns"]] == base
     assert [ns // 10**9 for ns in found["head_ns"]] == head
     assert found["throttled"] == (throttled_at < 99)

@@ -55,7 +55,7 @@ def test_a_kernel_with_a_fault_is_wrong_beside_one_without(tmp_path: Path, fault
     process = WorkerProcess(DEVICE, tmp_path / "base", tmp_path / "head")
     try:
         process.start()
-        request = {"case": case.to_json(), "arms": ["base", "head"], "first": True, "ceilings": {}, "pairs": {}}
+        request = {"case": case.to_json(), "arms": ["base", "head"], "first": True, "ceilings": {}}
         reply = process.ask(request, 300.0)
     finally:
         process.stop()
