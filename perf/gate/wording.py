@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from perf import units
 from perf.gate.verdicts import BAD, LOOKS, OUT_OF_TIME, UNMEASURED, Quantity, Report, Verdict, Word
+from perf.harness.status import PHASES
 
 ORDER: tuple[Word, ...] = (
     "BROKEN", "SLOWER", "LARGER", "AMBIGUOUS", "FIXED", "FASTER", "SMALLER", "NEW", "GONE", "SAME",
@@ -13,17 +14,6 @@ ORDER: tuple[Word, ...] = (
 
 COLUMNS = ("base", "head", "change (95 %)", "negligible", "min. detectable")
 """Headers of `cells`."""
-
-PURPOSES = {
-    "sample": "sampling",
-    "warm_up": "warm-up",
-    "build": "building",
-    "first_run": "first calls",
-    "check": "checks",
-    "explain": "explanations",
-    "memory": "memory passes",
-}
-"""Labels of the purposes in `Report.spent_s`."""
 
 
 def headline(report: Report) -> str:
@@ -197,7 +187,7 @@ def _removed(report: Report) -> str:
 
 
 def _took(report: Report) -> str:
-    parts = [f"{s / report.seconds:.0%} {PURPOSES.get(purpose, purpose)}" for purpose, s in report.spent_s.items()]
+    parts = [f"{s / report.seconds:.0%} {PHASES.get(phase, phase)}" for phase, s in report.spent_s.items()]
     return f"{report.seconds / 60:.1f} min{': ' if parts else ''}{', '.join(parts)}".replace("%", " %")
 
 

@@ -30,6 +30,19 @@ NOT_APPLICABLE: tuple[Status, ...] = ("unavailable", "out_of_memory")
 ANSWERED: tuple[Status, ...] = ("ok", "out_of_memory")
 """Statuses that answer a question about time or memory: with a number, or that it does not fit."""
 
+PHASES = {
+    "sample": "sampling",
+    "warm_up": "warm-up",
+    "build": "allocation of inputs",
+    "first_run": "first calls",
+    "check": "checks",
+    "memory": "memory passes",
+    "explain": "explanations",
+    "watch": "recording what each case runs",
+    "start": "starting processes",
+}
+"""Labels of a visit's phases, as `measure.Spent` names them."""
+
 _NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """How torch says in a `RuntimeError` that the CPU's memory does not suffice."""
 

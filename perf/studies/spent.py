@@ -8,22 +8,12 @@ import click
 
 from perf.git import git
 from perf.harness import records
+from perf.harness.status import PHASES
 from perf.harness.working_tree import RECORDS
 from perf.tables import text_table
 
-PURPOSES = {
-    "timed": "timed intervals",
-    "sample": "sampling around them: flushes, waits, profiler sessions",
-    "warm_up": "warm-up",
-    "build": "allocation of inputs",
-    "first_run": "first calls: compilation, loading",
-    "check": "correctness checks",
-    "memory": "memory passes",
-    "explain": "kernels, registers, SASS",
-    "watch": "recording what each case runs",
-    "start": "starting processes, their ceilings",
-    "rest": "everything else: failed visits, records, requests",
-}
+PURPOSES = {"timed": "timed intervals"} | PHASES
+PURPOSES |= {"sample": "sampling around them", "rest": "everything else: failed visits, records, requests"}
 
 
 @click.command()

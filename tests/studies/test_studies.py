@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from perf import harness
 from perf.__main__ import main
+from perf.harness.status import PHASES
 from perf.studies import STUDIES, document, spent
 from perf.studies.progress import progress
 from tests.repositories import git
@@ -140,10 +141,10 @@ def test_the_time_of_a_run_is_all_accounted_for():
     )
 
 
-def test_every_purpose_that_the_harness_records_has_words():
+def test_every_phase_that_the_harness_records_has_words():
     folder = Path(harness.__file__).parent
     recorded = {name for path in folder.glob("*.py") for name in re.findall(r'spent\.on\("(\w+)"\)', path.read_text())}
-    assert recorded and recorded <= spent.PURPOSES.keys()
+    assert recorded and recorded <= PHASES.keys()
 
 
 def test_what_a_run_that_died_had_measured_is_of_the_run_that_went_on_or_of_none():
