@@ -50,9 +50,9 @@ def command(name: str | None, machine: str | None, pattern: str | None) -> None:
     python -m perf measured HEAD~2 -b "$(python -m perf select history)"
 
     COMMIT is by default the commit that was measured last. Shows its newest session on this machine: all measurements
-    of a day with the same effort, device and software. Each case has a line with the median of its samples, half of its
-    95 % interval, its peak memory and the number of its counted samples; then come the reasons of cases without a
-    number, the number of cases, and the duration of their classes' runs.
+    of a day by the same suite with the same effort, device and software. Each case has a line with the median of its
+    samples, half of its 95 % interval, its peak memory and the number of its counted samples; then come the reasons of
+    cases without a number, the number of cases, and the duration of their classes' runs.
 
     Exit status 0: nothing failed; 1: a case failed; 2: nothing to show. Unavailable, asv's n/a, means that this machine
     or commit cannot run the case, or that it does not fit into memory; this is not a failure. Without a GPU nothing is
@@ -124,14 +124,10 @@ def _newest_session(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Shards of a run have a session each, on as many GPUs.
     """
     written = [line["session"] for line in lines if line["kind"] in ("visit", "run")]
-    conditions = {line["id"]: _conditions(line) for line in lines if line["kind"] == "session"}
+    sessions = [line | {"device": line["device"] | {"uuid": ""}} for line in lines if line["kind"] == "session"]
+    conditions = {session["id"]: records.conditions(session) for session in sessions}
     alike = {name for name, of in conditions.items() if written and of == conditions[written[-1]]}
     return [line for line in lines if line.get("session", line.get("id")) in alike]
-
-
-def _conditions(session: dict[str, Any]) -> tuple[Any, ...]:
-    device = session["device"] | {"uuid": ""}
-    return session["day"], session["harness"], session["effort"], device, session["software"]
 
 
 def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern: str | None) -> str:

@@ -207,6 +207,11 @@ def key_of(line: dict[str, Any]) -> str:
     return case_key(line["benchmark"], line["params"].values())
 
 
+def conditions(session: dict[str, Any]) -> list[Any]:
+    """Return what sessions have in common if measurements may go on in the other one."""
+    return [session.get(name) for name in ("day", "harness", "effort", "device", "software", "suite")]
+
+
 def best_ceilings(measurements: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the best rate of each kind over several measurements, which need not have every kind."""
     measurements = [rates for rates in measurements if rates]

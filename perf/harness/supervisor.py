@@ -26,6 +26,7 @@ from perf.harness.reach import ReachMap, is_recordable
 from perf.harness.records import (
     CaseResult,
     best_ceilings,
+    conditions,
     key_of,
     known_ceilings,
     read,
@@ -127,7 +128,8 @@ class _Run:
         before = read(records, machine, commit).lines
         sessions = [line for line in before if line["kind"] == "session"]
         last = max(reversed(sessions), key=lambda line: line["started_at"], default=None)
-        if last and self._is_same(last):  # of cases that an older one measured too, the newer would be shown
+        # The last alone: of cases that an older one measured too, the newer would be shown.
+        if last and conditions(last) == conditions(self._session):
             self._session = last
         else:
             self._journal.write(self._session)
@@ -240,12 +242,6 @@ class _Run:
     def _write(self, line: dict[str, Any]) -> None:
         self._journal.write(line)
         self._lines.append(line)
-
-    def _is_same(self, line: dict[str, Any]) -> bool:
-        return all(
-            line.get(name) == self._session[name]
-            for name in ("day", "harness", "effort", "device", "software", "suite")
-        )
 
 
 def _suite() -> str:

@@ -124,12 +124,15 @@ def test_the_newest_session_alone_is_shown(measured, tmp_path):
     assert done.stdout.splitlines()[-1].startswith("3 measured, 0 failed, 0 unavailable")
 
 
-@pytest.mark.parametrize(("change", "count"), [({}, 2), ({"uuid": "GPU-2"}, 2), ({"name": "another"}, 1)])
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [({}, 2), ({"device": {"name": "a", "uuid": "2"}}, 2), ({"device": {"name": "b"}}, 1), ({"suite": "edited"}, 1)],
+)
 def test_shards_of_a_run_are_shown_together(change, count):
     session = {"kind": "session", "day": "2026-01-01", "harness": "3", "effort": "full", "software": {"torch": "2.11"}}
-    device = {"name": "NVIDIA H100", "uuid": "GPU-1"}
+    device = {"name": "a", "uuid": "1"}
     lines = [
-        session | {"id": "first", "device": device | change},
+        session | {"id": "first", "device": device} | change,
         {"kind": "visit", "session": "first"},
         session | {"id": "older", "device": device, "day": "2025-12-31"},
         {"kind": "visit", "session": "older"},
