@@ -24,6 +24,7 @@ from filelock import FileLock
 from perf.harness.device import installed, machine
 from perf.harness.lock import Busy, lock_checkout
 from perf.harness.preflight import full_disks, objection
+from perf.harness.records import read_machine
 from perf.harness.suite import OPTIONS_VARIABLE, PROGRESS_VARIABLE, RECORDS_VARIABLE
 from perf.machines import machine_file
 
@@ -94,6 +95,7 @@ class LinkedEnvironment(environment.Environment):
         given = _given()
         env[OPTIONS_VARIABLE] = json.dumps({name: given.get(name) for name in ("bench", "quick")})
         env[RECORDS_VARIABLE] = _scratch() if given.get("dry_run") else str(self._records)
+        _warn_of_damage(Path(env[RECORDS_VARIABLE]))
         env.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
         return self.run_executable("python", [str(ENTRY), *args], env=env, **kwargs)
 
@@ -115,6 +117,13 @@ def _given() -> dict[str, Any]:
     """Return asv's options by its own parser, which reads several in one, as -eb and -qe are."""
     parser, _ = make_argparser()
     return vars(parser.parse_known_args(sys.argv[1:])[0])
+
+
+@functools.cache
+def _warn_of_damage(records: Path) -> None:
+    """Name the damaged records, once a run: the processes that measure its classes would each do so."""
+    for _ in read_machine(records, machine()["machine"], log.warning):
+        pass
 
 
 @functools.cache

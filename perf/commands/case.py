@@ -94,7 +94,7 @@ def _measure(cases: list[Case], visits: int, bar: Progress) -> list[CaseResult]:
     if not all(line["package_digest"] for line in lines if line["kind"] == "process"):
         raise click.ClickException(f"the measuring process cannot import cs336_systems from {ROOT}: nothing was timed")
     # As on the site, rates are compared with the best ceilings of any run on this device.
-    on_file = read_machine(RECORDS, session.machine, ("session", "process"), partial(click.echo, err=True))
+    on_file = read_machine(RECORDS, session.machine, partial(click.echo, err=True))
     known = known_ceilings(on_file, session.device["name"])
     best = dataclasses.replace(session, ceilings=best_ceilings([known, session.ceilings]))
     return [dataclasses.replace(result, session=best) for result in results]

@@ -92,7 +92,7 @@ def in_reach(
         known = None
     else:
         machine = device.machine()["machine"]
-        lines = read_machine(RECORDS, machine, ("session", "reach"), partial(click.echo, err=True))
+        lines = read_machine(RECORDS, machine, partial(click.echo, err=True))
         known = known or ReachMap(lines, device.software())
         if not known.entries:
             return list(evidence), Unreached(why_none="no record tells, with these versions, what a row runs")

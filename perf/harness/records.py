@@ -148,11 +148,11 @@ def read_commit(directory: Path, machine: str, commit: str) -> list[CaseResult]:
 
 
 def read_machine(
-    directory: Path, machine: str, kinds: tuple[str, ...], warn: Callable[[str], None]
+    directory: Path, machine: str, warn: Callable[[str], None] = lambda line: None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the lines of `read` of all commits; see `read`."""
+    """Yield what all commits' records tell of the machine: sessions, processes and reach; see `read`."""
     for commit in commits(directory, machine):
-        yield from read(directory, machine, commit, kinds, warn).lines
+        yield from read(directory, machine, commit, ("session", "process", "reach"), warn).lines
 
 
 def machines(directory: Path) -> list[str]:

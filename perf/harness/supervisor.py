@@ -121,7 +121,7 @@ class _Run:
         }
         machine = greeting["machine"]
         self._journal = Journal(records, machine, commit)
-        known = list(read_machine(records, machine, ("session", "process", "reach"), progress.note))
+        known = list(read_machine(records, machine))
         self._ceilings = known_ceilings(known, greeting["device"]["name"])
         self._reach = ReachMap(known, greeting["software"])
         self._sources = Sources(checkout.resolve() / PACKAGE)

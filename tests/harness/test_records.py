@@ -105,7 +105,7 @@ def test_the_best_rates_ever_seen_on_a_machine_are_known(tmp_path):
         journal.write(session())
         journal.write({"kind": "process", "session": "s1", "ceilings": CEILINGS | {"copy_bytes_per_s": rate}})
         journal.close()
-    lines = [*records.read_machine(tmp_path, "m", ("session", "process"), pytest.fail)]
+    lines = [*records.read_machine(tmp_path, "m", pytest.fail)]
     assert records.known_ceilings(lines, "d")["copy_bytes_per_s"] == 3e11
     assert records.known_ceilings(lines, "another device of this machine") == {}
 
@@ -116,9 +116,9 @@ def test_a_damaged_file_is_one_warning_and_the_others_are_read(tmp_path):
     journal.close()
     folder, warnings = tmp_path / "m", []
     (folder / f"{'b' * 40}.jsonl.gz").write_bytes(b"cut off")
-    (folder / f"{'c' * 40}.jsonl.gz").write_bytes(gzip.compress(b'{"kind":"visit" this is no JSON}\n'))
+    (folder / f"{'c' * 40}.jsonl.gz").write_bytes(gzip.compress(b'{"kind":"reach" this is no JSON}\n'))
     (folder / f"{'d' * 40}.jsonl.part").write_text('{"kind":"session"}\n')
-    lines = list(records.read_machine(tmp_path, "m", ("session", "visit"), warnings.append))
+    lines = list(records.read_machine(tmp_path, "m", warnings.append))
     assert lines == [session()]
     reasons = ["cannot be read: Not a gz", "cannot be read: Expecting", "is read without 1 of 1 lines"]
     for line, commit, reason in zip(warnings, "bcd", reasons, strict=True):
