@@ -4,11 +4,11 @@ import contextlib
 import fcntl
 import itertools
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
@@ -17,11 +17,13 @@ PROBE_BYTES = 2**20
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write to a temporary file beside `path`, then rename it: readers never see half a file. Raises `OSError`."""
+    """Write to a temporary file beside `path`, then rename it: readers never see half a file. Raises `OSError`.
+
+    A process that is killed meanwhile leaves that file behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _temporary_beside(path) as (temporary, stream):
-        stream.write(content)
-        stream.flush()
+    with _temporary_beside(path) as temporary:
+        temporary.write_bytes(content)
         temporary.replace(path)
 
 
@@ -77,10 +79,8 @@ def refuse_unwritable(path: Path) -> None:
             raise click.ClickException(f"{path} was given; allowed: a new file, or a regular one, which is replaced")
         new = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _temporary_beside(path) as (temporary, stream):
-            stream.write(bytes(PROBE_BYTES))
-            stream.flush()
-            temporary.unlink()
+        with _temporary_beside(path) as temporary:
+            temporary.write_bytes(bytes(PROBE_BYTES))
     with contextlib.suppress(OSError):  # another process has put something there
         for folder in new:
             folder.rmdir()
@@ -95,35 +95,13 @@ def _click_errors(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _temporary_beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Yield an empty, locked file beside `path`; remove it if the writing fails.
-
-    Its name is fixed and its lock admits one writer, so a file that a killed process left behind is reused.
-    """
-    temporary = path.with_name(f"{path.name}.tmp")
-    while True:
-        with open(temporary, "ab", opener=_refuse_links) as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            if not _is_open_at(temporary, stream):  # the previous writer has renamed it
-                continue
-            try:
-                stream.truncate(0)
-                yield temporary, stream
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            return
-
-
-def _refuse_links(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
-def _is_open_at(path: Path, stream: BinaryIO) -> bool:
+def _temporary_beside(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file beside `path`; remove what is there at the end."""
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(stream.fileno()))
-    except FileNotFoundError:
-        return False
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

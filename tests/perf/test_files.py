@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from perf.files import PROBE_BYTES, refuse_unwritable, replace_file, scratch_folder, write_aside, write_measured
+from perf.files import PROBE_BYTES, refuse_unwritable, replace_file, scratch_folder, write_measured
 
 HOLDER = """
 import sys
@@ -137,19 +137,9 @@ def test_what_was_measured_is_printed_if_no_disk_takes_it(tmp_path: Path) -> Non
 
 def test_of_many_writers_of_one_file_each_writes_a_whole_one(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    (tmp_path / "report.json.tmp").write_text("of a process that was killed, and longer than what follows" * 99)
     contents = [bytes([letter]) * 9999 for letter in b"abcdefgh"]
     with ThreadPoolExecutor(len(contents)) as pool:
         for _ in range(20):
             list(pool.map(lambda content: replace_file(path, content), contents))
             assert path.read_bytes() in contents
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-
-
-def test_a_link_beside_is_not_followed(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.write_text("of somebody else")
-    (tmp_path / "report.json.tmp").symlink_to(other)
-    with pytest.raises(click.ClickException, match="cannot be written"):
-        write_aside(tmp_path / "report.json", "ours")
-    assert other.read_text() == "of somebody else"
