@@ -1,6 +1,5 @@
 """asv's machine file, and its names, as `perf machine` makes them: nvidia-h200-x2 has two of nvidia-h200's GPU."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -14,19 +13,6 @@ _NUM_GPUS = re.compile(r"-x(\d+)(?=$|-\d+mhz$)")
 def machine_file() -> Path:
     """Return the path of asv's machine file, which need not exist."""
     return Path(os.environ.get(MACHINE_FILE) or "~/.asv-machine.json").expanduser()
-
-
-def known_machines() -> set[str]:
-    """Return the names in asv's machine file. Raises `ValueError` with one line if it cannot be read."""
-    path = machine_file()
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(known, dict):
-            raise ValueError(f"it holds a {type(known).__name__}")
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ValueError(f"{path} cannot be read ({reason}); python -m perf machine writes it") from None
-    return known.keys() - {"version"}
 
 
 def of_one_gpu(machine: str) -> str:

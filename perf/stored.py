@@ -29,18 +29,27 @@ def read(path: Path) -> dict[str, Any]:
     import click  # which the scripts of a workflow do without, like all that is installed
 
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = read_object(path)
+    except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from None
     if path.name not in ("machine.json", "benchmarks.json"):
         problem = problem_of_results(document)
-    elif not isinstance(document, dict):
-        problem = "not an object"
     else:
         entries = document.items() if path.name == "benchmarks.json" else ()
         problem = next(filter(None, (problem_of_benchmark(*one) for one in entries if one[0] != "version")), "")
     if problem:
         raise click.ClickException(f"{path} is not a file of asv's: {problem}")
+    return document
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises `OSError`, and `ValueError` for a file with anything else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError(error) from None
+    if not isinstance(document, dict):
+        raise ValueError(f"a {type(document).__name__}; allowed: an object")
     return document
 
 

@@ -5,7 +5,6 @@ asv has no hook between a file and its tables, so this module wraps the function
 
 import functools
 import html
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from asv.results import Results
 from asv.util import UserError
 
 from perf.selection import asv_classes
-from perf.stored import problem_of_benchmark, problem_of_results
+from perf.stored import problem_of_benchmark, problem_of_results, read_object
 
 _cannot_run, _left_out = list[str](), list[str]()
 """Reasons, of the last discovery: of classes that asv will say have failed, and of rows that it will not mention."""
@@ -47,16 +46,13 @@ def _checking_results(load: Any) -> Any:
         if (version := _version(path)) and version in sound:
             return load.__func__(cls, path, machine_name)
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = read_object(Path(path))
         except OSError:
-            document = None  # asv reports a file that cannot be read
-        except (ValueError, RecursionError) as error:
+            document = {}  # asv reports a file that cannot be read, and other versions
+        except ValueError as error:
             raise Damaged(f"Error parsing JSON: {error} in file '{path}'") from None
-        if isinstance(document, dict) and document.get("version") == cls.api_version:  # asv reports other versions
-            if problem := problem_of_results(document):
-                raise Damaged(f"{path} is left out: {problem}")
-        elif document is not None and not isinstance(document, dict):
-            raise Damaged(f"{path} is left out: {problem_of_results(document)}")
+        if document.get("version") == cls.api_version and (problem := problem_of_results(document)):
+            raise Damaged(f"{path} is left out: {problem}")
         found = load.__func__(cls, path, machine_name)
         sound.add(version)
         return found
@@ -69,12 +65,12 @@ def _checking_benchmarks(load: Any) -> Any:
     def checked(cls: Any, conf: Any, regex: Any = None) -> Any:
         path = Path(cls.get_benchmark_file_path(conf.results_dir))
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_object(path)
         except OSError:
-            return load.__func__(cls, conf, regex)  # asv reports a file that cannot be read
-        except (ValueError, RecursionError) as error:
+            document = {}  # asv reports a file that cannot be read, and other versions
+        except ValueError as error:
             raise UserError(f"{path} cannot be read: {error}; git checkout restores it") from None
-        if not isinstance(document, dict) or document.pop("version", None) != cls.api_version:
+        if document.pop("version", None) != cls.api_version:
             return load.__func__(cls, conf, regex)
         kept = []
         for name, entry in document.items():

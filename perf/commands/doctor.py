@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 
+from perf.commands.machine import known_machines
 from perf.git import git, output
 from perf.harness import preflight
 from perf.harness.device import installed, missing_device
 from perf.harness.status import one_line
 from perf.harness.working_tree import RECORDS, ROOT
-from perf.machines import known_machines, machine_file
+from perf.machines import machine_file
 from perf.selection import asv_classes
 from perf.tables import prose, text_table
 

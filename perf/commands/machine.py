@@ -1,5 +1,6 @@
 """`python -m perf machine`: generate asv's machine file, so that all runs on a machine share their series."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import click
 
 from perf.files import replace_file, set_aside
 from perf.machines import machine_file
+from perf.stored import read_object
 
 
 def write(path: str | None = None) -> str:
@@ -34,16 +36,24 @@ def write(path: str | None = None) -> str:
     return here["machine"]
 
 
+def known_machines() -> set[str]:
+    """Return the names in asv's machine file. Raises `ValueError` with one line if it cannot be read."""
+    path = machine_file()
+    try:
+        return read_object(path).keys() - {"version"}
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ValueError(f"{path} cannot be read ({reason}); python -m perf machine writes it") from None
+
+
 def _known(path: Path) -> dict[str, Any]:
     """Return the machines in the file; {} without a file. An invalid file is renamed to *.broken."""
     if not path.exists():
         return {}
-    try:
-        known = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(known, dict) and all(isinstance(known[name], dict) for name in known if name != "version"):
+    with contextlib.suppress(ValueError):
+        known = read_object(path)
+        if all(isinstance(known[name], dict) for name in known if name != "version"):
             return known
-    except (ValueError, RecursionError):
-        pass
     click.echo(f"{path} was not a machine file of asv's; it is {set_aside(path).name} now", err=True)
     return {}
 

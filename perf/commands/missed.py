@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from perf import stored
+from perf.commands.machine import known_machines
 from perf.gate.acceptance import FILE as ACCEPTED
 from perf.gate.report import Unreadable, read_report
 from perf.git import output
@@ -23,7 +24,7 @@ from perf.harness import device, records
 from perf.harness.case import Case, case_key
 from perf.harness.suite import cases_of, methods_of
 from perf.harness.working_tree import RECORDS, ROOT
-from perf.machines import known_machines, machine_file
+from perf.machines import machine_file
 from perf.options import nearby
 from perf.selection import SETS, sound_classes
 from perf.workloads import PACKAGE

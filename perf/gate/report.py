@@ -14,6 +14,7 @@ from perf.gate.self_test_case import SelfTestCase
 from perf.gate.verdicts import RULES, Report, Verdict, Visits
 from perf.harness import device
 from perf.harness.working_tree import RECORDS
+from perf.stored import read_object
 
 VERSION = 1
 """Version of a report."""
@@ -131,13 +132,12 @@ def read_self_test(path: Path) -> SelfTest:
 def document(path: Path, version: int) -> Iterator[dict[str, Any]]:
     """Read a JSON object of a version. Raises `Unreadable`, also for errors in the body of the `with` statement."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_object(path)
     except OSError as error:
         raise Unreadable(error.strerror or "cannot be read") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise Unreadable(f"is no JSON, or cut off: {error}") from None
-    its = found.get("version") if isinstance(found, dict) else None
-    if its != version:
+    if (its := found.get("version")) != version:
         raise Unreadable(f"is of version {its!r:.40}; allowed: {version}")
     try:
         yield found

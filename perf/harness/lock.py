@@ -13,6 +13,7 @@ import click
 from filelock import FileLock, Timeout
 
 from perf.printable import printable
+from perf.stored import read_object
 
 PATIENCE_S = 5.0
 
@@ -112,7 +113,7 @@ def _refuse_links(path: str, flags: int) -> int:
 
 def _owner(note: Path) -> str:
     try:
-        owner = json.loads(note.read_text())
+        owner = read_object(note)
         return printable(f" (process {owner['pid']}: {owner['what']})")
     except (OSError, ValueError, KeyError):
         return ""

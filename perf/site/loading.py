@@ -2,7 +2,6 @@
 
 import ast
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from perf.harness.records import CaseResult
 from perf.site import recorded
 from perf.site.completed import is_of
 from perf.site.estimate import estimate
-from perf.stored import problem_of_benchmark, problem_of_results
+from perf.stored import problem_of_benchmark, problem_of_results, read_object
 
 if TYPE_CHECKING:
     import pandas
@@ -73,10 +72,8 @@ def latest(frame: "pandas.DataFrame") -> "pandas.DataFrame":
 
 def _benchmarks(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("no object")
-    except (OSError, ValueError, RecursionError) as error:
+        found = read_object(path)
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"{path.parent} was given; allowed: a folder that asv run wrote ({path.name}: {error})"
         ) from None
@@ -99,7 +96,7 @@ def _rows(path: Path, benchmarks: dict[str, Any], directory: Path) -> Iterator[d
         date = datetime.fromtimestamp(found.date / 1000, UTC)
         common = {"machine": found.params["machine"], "environment": found.env_name, "commit": found.commit_hash}
         common |= {"date": date}
-        if wrong := problem_of_results(json.loads(path.read_text(encoding="utf-8"))):
+        if wrong := problem_of_results(read_object(path)):
             raise ValueError(wrong)
     except (UserError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         warnings.warn(f"{path} is left out: {error}", stacklevel=4)

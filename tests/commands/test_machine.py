@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from perf.commands import machine
+from perf.commands.machine import known_machines
 from perf.harness import device
-from perf.machines import MACHINE_FILE, known_machines
+from perf.machines import MACHINE_FILE
 from tests.repositories import ROOT
 
 

@@ -61,6 +61,12 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("content", [b"[]", b"[" * 100_000, b"{", b"\xff"])
+def test_a_note_that_anybody_may_have_written_names_nobody(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "note.json").write_bytes(content)
+    assert lock._owner(tmp_path / "note.json") == ""
+
+
 def test_who_waits_is_told_why_and_gets_it_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "PATIENCE_S", 0.05)
     with subprocess.Popen(

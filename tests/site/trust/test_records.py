@@ -70,7 +70,7 @@ def in_first_verdict(**changes: Any) -> str:
         ("", "is no JSON, or cut off"),
         ("[" * 100_000, "is no JSON, or cut off"),
         ("1" * 5000, "is no JSON, or cut off"),
-        ("[1]", "is of version None; allowed: 1"),
+        ("[1]", "is no JSON, or cut off: a list; allowed: an object"),
         (broken(version=2), "is of version 2; allowed: 1"),
         (broken(version="<b>"), "is of version '<b>'"),
         (broken(started_at="yesterday"), "is not of the form of version 1"),
