@@ -5,7 +5,7 @@ import ctypes
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,28 +27,21 @@ class Busy(click.ClickException):
 
 
 @contextmanager
-def measuring(
-    what: str,
-    *,
-    wait: Callable[[str], None] | None = None,
-    folder: Path | None = None,
-    gpus: Sequence[str] | None = None,
-) -> Iterator[None]:
-    """Lock the given GPUs inside the block, by default those that this process sees; the machine, if it sees none.
+def measuring(what: str, *, wait: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Lock the GPUs that this process sees inside the block; the machine, if it sees none.
 
     Raises `Busy` with one line if another process has locked any. With `wait`, wait instead until all are free, and
-    pass that line to `wait` every few seconds. A lock is a file in `folder`, by default in `FOLDER`. It is released
-    when its process ends.
+    pass that line to `wait` every few seconds. A lock is a file in `FOLDER`. It is released when its process ends.
     """
     with contextlib.ExitStack() as locks:
-        for gpu in sorted(visible_gpus() if gpus is None else gpus) or [""]:  # a fixed order prevents deadlocks
-            locks.enter_context(_locked(gpu, what, wait, folder or FOLDER))
+        for gpu in sorted(visible_gpus()) or [""]:  # a fixed order prevents deadlocks
+            locks.enter_context(_locked(gpu, what, wait))
         yield
 
 
 @contextmanager
-def _locked(gpu: str, what: str, wait: Callable[[str], None] | None, folder: Path) -> Iterator[None]:
-    path = folder / f"perf-measuring{'-' + gpu if gpu else ''}.lock"
+def _locked(gpu: str, what: str, wait: Callable[[str], None] | None) -> Iterator[None]:
+    path = FOLDER / f"perf-measuring{'-' + gpu if gpu else ''}.lock"
     lock, note = FileLock(path, mode=0o666), path.with_suffix(".json")
     while not lock.is_locked:
         try:

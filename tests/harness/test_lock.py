@@ -3,21 +3,35 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perf.harness import lock
-from perf.harness.lock import Busy, measuring
+from perf.harness.lock import Busy, measuring, visible_gpus
 
 HOLDER = """
 import sys
 from pathlib import Path
-from perf.harness.lock import measuring
-with measuring("python -m perf gate main", folder=Path(sys.argv[1]), gpus=sys.argv[2:]):
+from perf.harness import lock
+lock.FOLDER, lock.visible_gpus = Path(sys.argv[1]), lambda: sys.argv[2:]
+with lock.measuring("python -m perf gate main"):
     print("held", flush=True)
     sys.stdin.read()
 """
+
+
+@pytest.fixture(autouse=True)
+def see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put the locks into the test's folder, and make this process see these GPUs; none before the first call."""
+    monkeypatch.setattr(lock, "FOLDER", tmp_path)
+
+    def see(*gpus: str) -> None:
+        monkeypatch.setattr(lock, "visible_gpus", lambda: list(gpus))
+
+    see()
+    return see
 
 
 def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
@@ -28,10 +42,10 @@ def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Pa
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         refused = pytest.raises(Busy, match=rf"process {holder.pid}: python -m perf gate main")
-        with refused, measuring("x", folder=tmp_path):
+        with refused, measuring("x"):
             pass
         holder.stdin.close()
-    with measuring("x", folder=tmp_path):
+    with measuring("x"):
         pass
 
 
@@ -57,7 +71,7 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
         holder.stdout.readline()
         holder.kill()
         holder.wait()
-    with measuring("x", folder=tmp_path):
+    with measuring("x"):
         pass
 
 
@@ -81,11 +95,11 @@ def test_who_waits_is_told_why_and_gets_it_in_the_end(tmp_path: Path, monkeypatc
             told.append(said)
             holder.stdin.close()  # type: ignore[union-attr]
 
-        with measuring("x", wait=wait, folder=tmp_path):
+        with measuring("x", wait=wait):
             assert "python -m perf gate main" in told[0]
 
 
-def test_gpus_are_held_one_by_one(tmp_path: Path) -> None:
+def test_gpus_are_held_one_by_one(tmp_path: Path, see: Callable[..., None]) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path), "GPU-2", "GPU-1"],
         stdin=subprocess.PIPE,
@@ -95,19 +109,22 @@ def test_gpus_are_held_one_by_one(tmp_path: Path) -> None:
         assert holder.stdin is not None
         assert holder.stdout is not None
         holder.stdout.readline()
-        with measuring("x", folder=tmp_path, gpus=["GPU-0", "GPU-3"]):
+        see("GPU-0", "GPU-3")
+        with measuring("x"):
             pass
         refused = pytest.raises(Busy, match=rf"runs on GPU-2 \(process {holder.pid}: ")
-        with refused, measuring("x", folder=tmp_path, gpus=["GPU-0", "GPU-2"]):
+        see("GPU-0", "GPU-2")
+        with refused, measuring("x"):
             pass
-        with measuring("x", folder=tmp_path, gpus=["GPU-0"]):
+        see("GPU-0")
+        with measuring("x"):
             pass  # what the refused one had taken is free again
         holder.stdin.close()
 
 
 def test_without_a_driver_no_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock.ctypes, "CDLL", _raises_os_error)
-    assert lock.visible_gpus() == []
+    assert visible_gpus() == []
 
 
 @pytest.mark.gpu
@@ -115,7 +132,7 @@ def test_the_gpus_seen_are_torchs() -> None:
     import torch
 
     uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(torch.cuda.device_count())]
-    assert lock.visible_gpus() == uuids
+    assert visible_gpus() == uuids
 
 
 def _raises_os_error(name: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from perf.gate import checkouts
 from perf.gate.terminal import text
+from perf.harness import lock
 from perf.harness.lock import Busy, measuring
 from perf.printable import collapsed, printable, printable_lines, shortened
 from tests.gate.reports import report, verdict
@@ -52,25 +53,30 @@ def test_a_commits_subject_is_text_of_bounded_length(tmp_path: Path, monkeypatch
 HOLDER = """
 import sys
 from pathlib import Path
-from perf.harness.lock import measuring
-with measuring("y\\x1b]52;c;cm0gLXJmIC8=\\x07", folder=Path(sys.argv[1]), gpus=[]):
+from perf.harness import lock
+lock.FOLDER, lock.visible_gpus = Path(sys.argv[1]), list
+with lock.measuring("y\\x1b]52;c;cm0gLXJmIC8=\\x07"):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-def test_the_note_of_a_lock_follows_no_link_and_is_shown_as_text(tmp_path: Path) -> None:
+def test_the_note_of_a_lock_follows_no_link_and_is_shown_as_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "FOLDER", tmp_path)
+    monkeypatch.setattr(lock, "visible_gpus", list)
     victim, note = tmp_path / "victim", tmp_path / "perf-measuring.json"
     victim.write_text("mine")
     note.symlink_to(victim)
-    with measuring("x", folder=tmp_path, gpus=[]):
+    with measuring("x"):
         assert victim.read_text() == "mine"
     note.unlink(missing_ok=True)
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdin is not None and holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(Busy) as refused, measuring("z", folder=tmp_path, gpus=[]):
+        with pytest.raises(Busy) as refused, measuring("z"):
             pass
         holder.stdin.close()
     assert "y ]52" in str(refused.value) and str(refused.value).isprintable()
