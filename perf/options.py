@@ -85,6 +85,19 @@ class Named(click.ParamType):
         return str(value)
 
 
+class Regex(click.ParamType):
+    """A regular expression, as text."""
+
+    name = "REGEX"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text, or fail as click does."""
+        try:
+            return re.compile(value).pattern
+        except re.error as error:
+            self.fail(f"{value!r} was given; allowed: a regular expression ({error})", param, ctx)
+
+
 class Shard(click.ParamType):
     """One of several parts, "2/4": its number, from 1, and how many there are."""
 

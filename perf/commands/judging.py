@@ -13,7 +13,7 @@ from perf.files import refuse_unwritable, write_measured
 from perf.gate.evidence import Evidence
 from perf.gate.rows import every_row, rows
 from perf.harness import device
-from perf.options import NotJudged, command_line, unprintable
+from perf.options import NotJudged, Regex, command_line, unprintable
 from perf.selection import SETS
 
 
@@ -54,7 +54,7 @@ chosen_set = click.option(
     help="Rows, as `perf select` names them; default: pr on a GPU machine, else smoke.",
 )
 bench = click.option(
-    "-b", "--bench", "pattern", metavar="REGEX", help="Select rows by name instead; asv's method may be missing."
+    "-b", "--bench", "pattern", type=Regex(), help="Select rows by name instead; asv's method may be missing."
 )
 gpus = click.option(
     "--gpus",
@@ -78,10 +78,7 @@ def selected(chosen: str | None, pattern: str | None, gpus: int | None = None) -
         visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # inherited by measuring processes
     name = chosen or ("pr" if device.machine()["gpu"] else "smoke")
-    try:
-        found = rows(pattern or SETS[name], gpus)
-    except re.error as error:
-        raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
+    found = rows(pattern or SETS[name], gpus)
     if not found:
         if any(row.is_control and re.search(pattern or "", row.case.key) for row in every_row()):
             raise click.ClickException(

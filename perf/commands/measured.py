@@ -18,7 +18,7 @@ from perf.harness import device, records
 from perf.harness.records import CaseResult
 from perf.harness.status import NOT_APPLICABLE
 from perf.harness.working_tree import RECORDS
-from perf.options import nearby
+from perf.options import Regex, nearby
 from perf.printable import collapsed, printable_lines, shortened
 from perf.selection import names
 from perf.site.conditions import software
@@ -40,9 +40,9 @@ class _NothingToShow(click.ClickException):
 @click.argument("name", metavar="[COMMIT]", required=False)
 @click.option("--machine", help="asv's name of the machine; default: this one.")
 @click.option(
-    "-b", "--bench", "pattern", metavar="REGEX", help="Only these cases, by name; asv's method may be missing."
+    "-b", "--bench", "pattern", default="", type=Regex(), help="Only these cases, by name; asv's method may be missing."
 )
-def command(name: str | None, machine: str | None, pattern: str | None) -> None:
+def command(name: str | None, machine: str | None, pattern: str) -> None:
     """Print the results of `asv run` for COMMIT, and its failures with their reasons.
 
     \b
@@ -58,12 +58,11 @@ def command(name: str | None, machine: str | None, pattern: str | None) -> None:
     or commit cannot run the case, or that it does not fit into memory; this is not a failure. Without a GPU nothing is
     recorded for GPU cases: `python -m perf doctor` lists the classes that can run.
     """
-    regex = _compiled(pattern or "")
     machine = _known_machine(machine or device.machine()["machine"])
     commit, others = (_commit(name, machine), []) if name else _newest(machine)
     damage: list[str] = []
     session = _newest_session(records.read(RECORDS, machine, commit, warn=damage.append).lines)
-    results = [result for result in records.summarize(session) if any(map(regex.search, names(result)))]
+    results = [one for one in records.summarize(session) if any(re.search(pattern, name) for name in names(one))]
     if not results:
         raise _NothingToShow(shortened(damage[0], 300) if damage else _why_none(session, commit, machine, pattern))
     for line in damage:
@@ -71,13 +70,6 @@ def command(name: str | None, machine: str | None, pattern: str | None) -> None:
     click.echo(printable_lines(_text(results, session, others)))
     if any(_failed(result) for result in results):
         sys.exit(1)
-
-
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise click.UsageError(f"-b {pattern!r} was given; allowed: a regular expression ({error})") from None
 
 
 def _known_machine(name: str) -> str:
@@ -130,7 +122,7 @@ def _newest_session(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [line for line in lines if line.get("session", line.get("id")) in alike]
 
 
-def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern: str | None) -> str:
+def _why_none(session: list[dict[str, Any]], commit: str, machine: str, pattern: str) -> str:
     classes = dict.fromkeys(line["benchmark"] for line in session if line["kind"] == "visit")
     if not classes:
         return f"no case of {commit[:8]} is in the records of {machine} yet; `asv run {commit[:8]}^!` measures it"

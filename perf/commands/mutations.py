@@ -11,12 +11,12 @@ from perf.gate.mutation_score import score
 from perf.gate.mutations import mutations
 from perf.gate.report import place
 from perf.harness.lock import measuring
-from perf.options import Finite, NotJudged, Shard, command_line
+from perf.options import Finite, NotJudged, Regex, Shard, command_line
 
 
 @click.command("mutations")
 @click.argument("commit", required=False)
-@click.option("-k", "pattern", default="", metavar="REGEX", help="Only mutations whose kind or name matches.")
+@click.option("-k", "pattern", default="", type=Regex(), help="Only mutations whose kind or name matches.")
 @click.option("--shard", "part", type=Shard(), help="Only shard I of N: every Nth mutation.")
 @click.option("--budget", default=6.0, show_default=True, type=Finite(min=0.1), help="Minutes for each mutation.")
 @click.option("--list", "only_list", is_flag=True, help="Print the mutations and their rows, and measure nothing.")
@@ -31,10 +31,7 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
     A mutation is found if its row gets the verdict that it deserves. The record is kept under perf/records and shown on
     the site's trust page.
     """
-    try:
-        matching = [one for one in mutations() if re.search(pattern, f"{one.kind}: {one.name}")]
-    except re.error as error:
-        raise click.UsageError(f"-k {pattern!r} was given; allowed: a regular expression ({error})") from None
+    matching = [one for one in mutations() if re.search(pattern, f"{one.kind}: {one.name}")]
     if not matching:
         raise click.UsageError(f"-k {pattern!r} was given; allowed: what matches a kind or name (--list prints all)")
     number, count = part or (1, 1)
