@@ -138,9 +138,9 @@ def write_in_parts(
 ) -> None:
     """Write each state of some documents beside their paths, as NAME.json.part, and rename them after the last.
 
-    So no run that is interrupted, or finds nothing, replaces what an earlier one found: an interruption raises
-    `KeyboardInterrupt` with the places of the parts; a document without results is not written. If none has any, this
-    raises `click.ClickException` with the rows' reasons.
+    So no run that ends early, or finds nothing, replaces what an earlier one found. Whatever ends it, one line names
+    the parts: that of `KeyboardInterrupt` itself, and one on stderr beside any other exception. A document without
+    results is not written; if none has any, this raises `click.ClickException` with the rows' reasons.
     """
     last: dict[Path, dict[str, Any]] = {}
     try:
@@ -148,10 +148,13 @@ def write_in_parts(
             for path, whole in documents.items():
                 write(_part(path), whole)
                 last[path] = whole
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"what was measured is in {', '.join(map(str, map(_part, last)))}" if last else ""
-        ) from None
+    except BaseException as ending:
+        parts = ", ".join(map(str, map(_part, last)))
+        if parts and isinstance(ending, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"what was measured is in {parts}") from None
+        if parts:
+            click.echo(f"What was measured is in {parts}", err=True)
+        raise
     found = [path for path, whole in last.items() if has_results(whole["rows"])]
     for path in last:
         if path in found:

@@ -68,13 +68,27 @@ def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interruption_before_the_first_row_names_no_file(tmp_path):
+@pytest.mark.parametrize("ending", [ValueError("no GPU left"), click.ClickException("as was said"), SystemExit(143)])
+def test_what_else_ends_a_study_keeps_its_words_and_one_line_says_where_the_rows_are(tmp_path, capsys, ending):
     def rows():
-        raise KeyboardInterrupt
+        yield {"x": 1}
+        raise ending
+
+    with pytest.raises(type(ending)) as raised:
+        document.kept(rows(), "cpu", tmp_path / "study.json")
+    assert raised.value is ending
+    assert capsys.readouterr().err == f"What was measured is in {tmp_path / 'study.json.part'}\n"
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, ValueError])
+def test_what_ends_a_study_before_its_first_row_names_no_file(tmp_path, capsys, ending):
+    def rows():
+        raise ending
         yield {}
 
-    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+    with pytest.raises(ending, match=r"^$"):
         document.kept(rows(), "cpu", tmp_path / "study.json")
+    assert capsys.readouterr().err == ""
 
 
 def test_documents_that_were_whole_stay_when_later_ones_are_interrupted(tmp_path):
