@@ -3,7 +3,9 @@
 import contextlib
 import difflib
 import errno
+import functools
 import importlib
+import inspect
 import math
 import os
 import re
@@ -55,6 +57,24 @@ def command_line(*, flags: Iterable[str] = (), valued: Iterable[str] = ()) -> st
         elif argument not in flags and argument.partition("=")[0] not in valued:
             kept.append(argument)
     return f"python -m perf {shlex.join(kept)}"
+
+
+def gathered(name: str, make: Callable[..., Any], *options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a decorator that adds `options` to a command, which gets `make` of their values as its argument `name`.
+
+    The parameters of `make` have the options' names; one with a default may be without option.
+    """
+    parameters = inspect.signature(make).parameters
+
+    def add(command: Callable[..., Any]) -> Any:
+        @functools.wraps(command)
+        def with_made(**given: Any) -> Any:
+            values = {option: given.pop(option) for option in parameters if option in given}
+            return command(**{name: make(**values)}, **given)
+
+        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_made)
+
+    return add
 
 
 class Finite(click.FloatRange):

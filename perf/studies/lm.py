@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +11,7 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure
+from perf.options import gathered
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
@@ -76,11 +77,13 @@ class Models:
     on_a_gpu: Axes = field(default_factory=lambda: ON_A_GPU)
     elsewhere: Axes = field(default_factory=lambda: ELSEWHERE)
 
+    def values(self, axis: str) -> tuple[Any, ...]:
+        """Return the requested values of an axis, or those that suit this machine."""
+        return self.requested.get(axis) or (self.on_a_gpu if device_kind() == "cuda" else self.elsewhere)[axis]
+
     def settings(self, *, phases: bool = False) -> list[Setting]:
         """Return all combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
-        default = self.on_a_gpu if device_kind() == "cuda" else self.elsewhere
-        axes = {axis: self.requested.get(axis) or values for axis, values in default.items()}
-        for variant in axes["variant"]:
+        for variant in self.values("variant"):
             if phases and variant.endswith("cuda_graph"):
                 raise click.BadParameter(
                     f"{variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
@@ -88,12 +91,14 @@ class Models:
                 )
         return [
             Setting(size, context, self.batch, precision, variant, attention, self.model)
-            for size, context, precision, variant, attention in itertools.product(*axes.values())
+            for size, context, precision, variant, attention in itertools.product(*map(self.values, ON_A_GPU))
         ]
 
 
-def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -> Callable[[Callable[..., None]], Any]:
-    """Add every axis as a repeatable option: the command gets `models`. These defaults replace common ones."""
+def model_options(
+    on_a_gpu: Axes | None = None, elsewhere: Axes | None = None, axes: Sequence[str] = tuple(ON_A_GPU)
+) -> Callable[[Any], Any]:
+    """Add each of `axes` as a repeatable option: the command gets `models`. These defaults replace common ones."""
     on_a_gpu, elsewhere = ON_A_GPU | (on_a_gpu or {}), ELSEWHERE | (elsewhere or {})
 
     def option(axis: str) -> Callable[[Any], Any]:
@@ -102,22 +107,20 @@ def model_options(on_a_gpu: Axes | None = None, elsewhere: Axes | None = None) -
         kind = click.Choice(ALLOWED[axis]) if axis in ALLOWED else click.IntRange(1)
         return click.option(f"--{axis}", multiple=True, type=kind, help=words)
 
-    options = [
-        *(option(axis) for axis in ("size", "context")),
+    def models(
+        size: Any, context: Any, batch: int, model: str, precision: Any = (), variant: Any = (), attention: Any = ()
+    ) -> Models:
+        requested = dict(zip(ON_A_GPU, (size, context, precision, variant, attention), strict=True))
+        return Models(requested, batch, model, on_a_gpu, elsewhere)
+
+    return gathered(
+        "models",
+        models,
+        *map(option, axes[:2]),
         click.option("--batch", default=4, show_default=True, type=click.IntRange(1)),
-        *(option(axis) for axis in ("precision", "variant", "attention")),
+        *map(option, axes[2:]),
         click.option("--model", default=OURS, show_default=True, help="module:function of a model of your own."),
-    ]
-
-    def add(command: Callable[..., None]) -> Any:
-        @functools.wraps(command)
-        def with_models(batch: int, model: str, **given: Any) -> None:
-            requested = {axis: given.pop(axis) for axis in ON_A_GPU}
-            command(models=Models(requested, batch, model, on_a_gpu, elsewhere), **given)
-
-        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_models)
-
-    return add
+    )
 
 
 tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Measure little, in seconds.")

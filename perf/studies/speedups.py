@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from perf.harness.intervals import LEVEL, of_trimmed_mean, student
-from perf.options import Finite
+from perf.options import Finite, gathered
 from perf.studies.lm import device_kind
 
 Compared = Mapping[str, Any]
@@ -57,23 +57,20 @@ def effort_options(rounds: int, processes: int, on_a_cpu: int, half_width: float
     """Add --rounds, --half-width and --processes, with these defaults: the command gets `effort`."""
     most_on_a_gpu = processes
     elsewhere = f"; {on_a_cpu} on a CPU" if on_a_cpu != processes else ""
-    options = (
+
+    def effort(rounds: int, half_width: float, processes: int | None) -> Effort:
+        most = processes or (most_on_a_gpu if device_kind() == "cuda" else on_a_cpu)
+        return Effort(rounds, most, half_width / 100)
+
+    return gathered(
+        "effort",
+        effort,
         click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(2), help="Samples a process."),
         click.option(
             "--half-width", default=100 * half_width, show_default=True, type=Finite(0), help="% that is narrow enough."
         ),
         click.option("--processes", type=click.IntRange(2), help=f"Maximum. Default: {processes}{elsewhere}."),
     )
-
-    def add(command: Callable[..., None]) -> Any:
-        @functools.wraps(command)
-        def with_effort(rounds: int, half_width: float, processes: int | None, **given: Any) -> None:
-            most = processes or (most_on_a_gpu if device_kind() == "cuda" else on_a_cpu)
-            command(effort=Effort(rounds, most, half_width / 100), **given)
-
-        return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), with_effort)
-
-    return add
 
 
 def processes_wanted(rows: Sequence[Compared], effort: Effort) -> int:

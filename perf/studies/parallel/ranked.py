@@ -1,7 +1,6 @@
 """Shared parts of the studies over several ranks: options, ranks, and cases measured as those of the suite are."""
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from perf.harness.ranks import RankPool, Ranks
 from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
+from perf.options import gathered
 from perf.studies.lm import PRECISIONS, SIZES, Device, bench, device_kind, refused
 from perf.studies.progress import progress
 from perf.studies.rows import Row
@@ -61,34 +61,31 @@ class Steps:
 
 def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable[[Callable[..., None]], Any]:
     """Add --world-size, --size, --context, --precision, --variant and --batch: the command gets `steps`."""
+    return gathered(
+        "steps",
+        _steps,
+        world_size_option,
+        click.option("--size", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU."),
+        click.option("--context", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU."),
+        click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
+        click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
+        click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Sequences on each rank."),
+    )
 
-    def add(command: Callable[..., None]) -> Any:
-        @world_size_option
-        @click.option("--size", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU.")
-        @click.option("--context", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU.")
-        @click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU.")
-        @click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU.")
-        @click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Sequences on each rank.")
-        @functools.wraps(command)
-        def with_steps(
-            world_sizes: tuple[int, ...],
-            size: tuple[str, ...],
-            context: tuple[int, ...],
-            precision: str | None,
-            variant: str | None,
-            batch: int,
-            **options: Any,
-        ) -> None:
-            device = device_kind()
-            defaults = ("xl", 512, "bf16", "compiled_blocks") if device == "cuda" else ("tiny", 64, "fp32", "eager")
-            common = {"precision": precision or defaults[2], "variant": variant or defaults[3], "batch": batch}
-            world_sizes = some_world_sizes(world_sizes, device)
-            steps = Steps(device, world_sizes, size or defaults[:1], context or defaults[1:2], common)
-            command(steps=steps, **options)
 
-        return with_steps
-
-    return add
+def _steps(
+    world_sizes: tuple[int, ...],
+    size: tuple[str, ...],
+    context: tuple[int, ...],
+    precision: str | None,
+    variant: str | None,
+    batch: int,
+) -> Steps:
+    device = device_kind()
+    defaults = ("xl", 512, "bf16", "compiled_blocks") if device == "cuda" else ("tiny", 64, "fp32", "eager")
+    common = {"precision": precision or defaults[2], "variant": variant or defaults[3], "batch": batch}
+    world_sizes = some_world_sizes(world_sizes, device)
+    return Steps(device, world_sizes, size or defaults[:1], context or defaults[1:2], common)
 
 
 def world_sizes_of(requested: tuple[int, ...], device: Device) -> tuple[int, ...]:

@@ -13,8 +13,7 @@ from perf.harness.status import describe
 from perf.options import Named
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import OURS as MODEL
-from perf.studies.lm import SIZES, device_kind
+from perf.studies.lm import Models, device_kind, model_options
 from perf.studies.progress import progress
 from perf.studies.rows import Row, grouped
 from perf.studies.speedup_figure import draw
@@ -43,10 +42,7 @@ Sample = Callable[[tuple[str, ...], Model, int, int, Expected | None], Row]
 
 
 @click.command()
-@click.option("--size", "sizes", multiple=True, type=click.Choice(SIZES), help="Default: all of 2025; tiny on a CPU.")
-@click.option("--context", "contexts", multiple=True, type=click.IntRange(1), help="Default: 512, 1024; 64 on a CPU.")
-@click.option("--batch", default=4, show_default=True, type=click.IntRange(1))
-@click.option("--model", default=MODEL, show_default=True, help="module:function of a model of your own.")
+@model_options({"context": (512, 1024)}, axes=("size", "context"))
 @click.option(
     "--ours",
     type=Named(check_arm),
@@ -60,16 +56,7 @@ Sample = Callable[[tuple[str, ...], Model, int, int, Expected | None], Row]
 )
 @effort_options(rounds=20, processes=12, on_a_cpu=FEWEST)
 @out_option
-def command(
-    sizes: tuple[str, ...],
-    contexts: tuple[int, ...],
-    batch: int,
-    model: str,
-    ours: str | None,
-    against: tuple[str, ...],
-    effort: Effort,
-    out: Path,
-) -> None:
+def command(models: Models, ours: str | None, against: tuple[str, ...], effort: Effort, out: Path) -> None:
     """Compare the whole training step with another way to run it. Three minutes a size on a GPU.
 
     \b
@@ -89,14 +76,12 @@ def command(
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
-    sizes = sizes or (SIZES[1:6] if kind == "cuda" else SIZES[:1])
-    contexts = contexts or ((512, 1024) if kind == "cuda" else (64,))
-    models: list[Model] = [
-        {"size": size, "context_length": context, "batch": batch, "model": model}
-        for context, size in itertools.product(contexts, sizes)
+    todo: list[Model] = [
+        {"size": size, "context_length": context, "batch": models.batch, "model": models.model}
+        for context, size in itertools.product(*map(models.values, ("context", "size")))
     ]
-    whole = kept(measure(models, ours, against, effort, in_a_fresh_process), kind, out / "train-step.json")
-    title = f"Whole step, batch {batch}, of {ours}: median ms, and its speed-up over each other arm, 95 % interval"
+    whole = kept(measure(todo, ours, against, effort, in_a_fresh_process), kind, out / "train-step.json")
+    title = f"Whole step, batch {models.batch}, of {ours}: median ms, speed-up over each other arm, 95 % interval"
     present(whole, title, shown(whole["rows"]), answers(whole["rows"], effort.half_width))
     draw(whole["rows"], lambda row: f"{row['size']}, {row['context']}", out / "train-step.png", heading(whole))
 
