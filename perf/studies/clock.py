@@ -6,18 +6,16 @@ from pathlib import Path
 
 import click
 
-from perf.harness import ceilings, working_tree
-from perf.harness.case import Cache, Case, ClockName
+from perf.harness import ceilings
+from perf.harness.case import Cache
 from perf.harness.ceilings import TooFast, require_floor
 from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.device import missing_device
-from perf.harness.records import counted_samples
 from perf.harness.status import describe
-from perf.harness.worker_process import WorkerProcess
-from perf.harness.working_tree import ROOT
 from perf.studies.document import heading, kept, out_option
 from perf.studies.lm import bench, tiny_option
+from perf.studies.parallel.ranked import measured_rows
 from perf.studies.progress import progress
 from perf.studies.rows import Row, grouped
 from perf.tables import text_table
@@ -135,25 +133,14 @@ def _caches() -> Iterator[Row]:
 
 
 def _processes(count: int) -> Iterator[Row]:
-    working_tree.make_importable()
-    clocks: tuple[ClockName, ...] = ("device_busy", "gpu_wall", "cuda_graph")
+    clocks = ("device_busy", "gpu_wall", "cuda_graph")
+    settings = [{"control": "linears", "clock": clock} for clock in clocks]
     medians: dict[str, list[float]] = {clock: [] for clock in clocks}
     for _ in range(count):
-        worker = WorkerProcess("cuda", ROOT)
-        try:
-            worker.start()
-            for clock in clocks:
-                case = Case(
-                    "controls.Clocks", "controls", {"control": "linears", "clock": clock}, "cuda", clock, "warm"
-                )
-                for first in (True, False):  # the first visit checks
-                    request = {"case": case.to_json(), "first": first, "stop": {"precision": 0.0}, "ceilings": {}}
-                    reply = worker.ask(request, 60.0)
-                    if reply["status"] != "ok":
-                        raise click.ClickException(f"{case.key}: {describe(reply)}")
-                medians[clock].append(statistics.median(counted_samples(reply)) * 1e3)
-        finally:
-            worker.stop()
+        for row in list(measured_rows("controls", settings, "cuda", {"precision": 0.0})):
+            if row["status"] != "ok":
+                raise click.ClickException(f"{row['clock']}: {describe(row)}")
+            medians[row["clock"]].append(statistics.median(row["samples_s"]) * 1e3)
     for name, values in medians.items():
         yield {
             "48 linear layers, forward and backward": name,

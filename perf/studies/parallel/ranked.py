@@ -114,8 +114,10 @@ def running_ranks(device: Device) -> Iterator[Callable[[int], Ranks]]:
         yield pool.of
 
 
-def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device) -> Iterator[Row]:
-    """Yield each setting (params of a workload) with samples_s, facts and status.
+def measured_rows(
+    workload: str, settings: list[dict[str, Any]], device: Device, stop: dict[str, Any] = STOP
+) -> Iterator[Row]:
+    """Yield each setting (params of a workload, which may have a clock) with samples_s, facts and status.
 
     Each is measured as an asv case is: one visit checks the output and takes facts and peak memory, the next samples.
     Raises `click.ClickException` where the GPUs are busy or broken.
@@ -133,8 +135,8 @@ def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device)
             if reason := greeting.get("unavailable"):
                 yield {"device": device} | params | {"status": "unavailable", "reason": reason}
             else:
-                case = Case("study", workload, params, device, "ranks", "warm")
-                row = _visit_twice(worker, case, greeting["ceilings"])
+                case = Case("study", workload, params, device, params.get("clock", "ranks"), "warm")
+                row = _visit_twice(worker, case, stop, greeting["ceilings"])
                 if row["status"] == "error":
                     click.echo(worker.last_output(), err=True)  # the traceback
                 yield {"device": device} | params | row
@@ -142,8 +144,8 @@ def measured_rows(workload: str, settings: list[dict[str, Any]], device: Device)
         worker.stop()
 
 
-def _visit_twice(worker: WorkerProcess, case: Case, ceilings: dict[str, Any]) -> dict[str, Any]:
-    request = {"case": case.to_json(), "stop": STOP, "ceilings": ceilings}
+def _visit_twice(worker: WorkerProcess, case: Case, stop: dict[str, Any], ceilings: dict[str, Any]) -> Row:
+    request = {"case": case.to_json(), "stop": stop, "ceilings": ceilings}
     checked = worker.ask(request | {"first": True}, LIMIT_S)
     if checked["status"] != "ok":
         return refused(checked)

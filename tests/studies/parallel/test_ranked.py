@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.harness.status import describe
+from perf.studies import clock
 from perf.studies.lm import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 
@@ -223,6 +224,23 @@ def test_without_a_gpu_a_case_of_one_is_a_row(monkeypatch):
     monkeypatch.setattr(Worker, "alive", lambda worker: True)
     (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
     assert describe(row) == "unavailable: needs a CUDA GPU"
+
+
+def test_the_clock_study_visits_a_step_on_each_clock_in_processes_of_its_own(monkeypatch):
+    def ask(worker, request, limit_s):
+        worker.log.append((request["case"]["clock"], request["first"]))
+        return {"status": "ok", "reason": "", "error": 0.0, "samples_ns": [10**6, 3 * 10**6, 4 * 10**6]}
+
+    monkeypatch.setattr(ranked, "WorkerProcess", Worker)
+    monkeypatch.setattr(Worker, "ask", ask)
+    monkeypatch.setattr(Worker, "log", [])
+    rows = list(clock._processes(2))
+    visits = [(name, first) for name in ("device_busy", "gpu_wall", "cuda_graph") for first in (True, False)]
+    assert Worker.log == ["start", *visits, "stop"] * 2
+    assert [row["medians, ms"] for row in rows] == ["3.000  3.000"] * 3
+    monkeypatch.setattr(Worker, "ask", lambda *_: {"status": "wrong", "reason": "by far"})
+    with pytest.raises(click.ClickException, match="device_busy: wrong: by far"):
+        list(clock._processes(2))
 
 
 class LivingRanks:
