@@ -139,16 +139,6 @@ def _rows(value: Any) -> Any:
     return value.to_local() if hasattr(value, "to_local") else value.detach()
 
 
-def _mine(whole: Any, local: Any) -> Any:
-    """Return the rows of a whole tensor that this rank holds: equal shares, of the last ranks less."""
-    import torch.distributed as dist
-
-    if whole.shape == local.shape:
-        return whole
-    share = -(-whole.shape[0] // dist.get_world_size())
-    return whole[dist.get_rank() * share : (dist.get_rank() + 1) * share]
-
-
 def _named(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the parameters by the plain model's names."""
     for name, parameter in model.named_parameters():
@@ -177,7 +167,7 @@ def _restore(train: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     with torch.no_grad():
         for name, parameter in _named(train.model):
             local = _rows(parameter)
-            local.copy_(_mine(initial(name, shapes[name], str(local.device)), local))
+            local.copy_(rank_step.own_rows(initial(name, shapes[name], str(local.device)), local))
 
 
 def _check_gradients(model: Any, mean: dict[str, Any], precision: str) -> float:
@@ -192,7 +182,7 @@ def _check_gradients(model: Any, mean: dict[str, Any], precision: str) -> float:
         if parameters[name].grad is None:
             raise WrongResult(f"{name} has no gradient")
         found = _rows(parameters[name].grad).double()
-        exact = _mine(mean[name], found).double()
+        exact = rank_step.own_rows(mean[name], found).double()
         # what is replicated counts on every rank, in all three sums
         sums.append(torch.stack([(found - exact).square().sum(), (found * exact).sum(), exact.square().sum()]))
     stacked = torch.stack(sums)
@@ -215,7 +205,7 @@ def _check_update(train: Any, shapes: dict[str, tuple[int, ...]]) -> None:
     sums = torch.zeros(2, dtype=torch.float64, device=next(iter(train.model.parameters())).device)
     for name, parameter in _named(train.model):
         local = _rows(parameter)
-        old = _mine(initial(name, shapes[name], str(local.device)), local)
+        old = rank_step.own_rows(initial(name, shapes[name], str(local.device)), local)
         sums += update_sums(local, old, _rows(parameter.grad))
     dist.all_reduce(sums)
     hold("the step", float((sums[0] / sums[1]).sqrt()), UPDATE_TOLERANCE, "AdamW's")

@@ -1,6 +1,5 @@
 """The timed call of the CS336 leaderboard of 2026: a whole training step, its states sharded over the ranks."""
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -43,20 +42,11 @@ def build(params: dict[str, Any], device: str) -> Workload:
 
     step = partial(rank_step.step, train, net.finish_gradient_synchronization)
 
-    def mine() -> Iterator[tuple[str, Any, Any, float]]:
-        """Yield each parameter's name, what this rank has of it, its rows, and its share in a sum over the ranks."""
-        for name, parameter in model.named_parameters():
-            if tuple(parameter.shape) == shapes[name]:
-                yield name, parameter, slice(None), 1 / dist.get_world_size()
-            else:
-                first = dist.get_rank() * -(-shapes[name][0] // dist.get_world_size())
-                yield name, parameter, slice(first, first + len(parameter)), 1.0
-
     def check() -> float:
         """Compare a step on the first tokens with float64: the loss, the gradient's projection and the update."""
         with torch.no_grad():
-            for name, parameter, rows, _ in mine():
-                parameter.copy_(initial(name, shapes[name], device)[rows])
+            for name, parameter in model.named_parameters():
+                parameter.copy_(rank_step.own_rows(initial(name, shapes[name], device), parameter))
         train.optimizer.state.clear()
         train.optimizer.zero_grad()  # float64 needs the memory
         train.ids, train.targets = ids[:, :CHECKED], targets[:, :CHECKED]
@@ -67,9 +57,11 @@ def build(params: dict[str, Any], device: str) -> Workload:
             train.ids, train.targets = ids, targets
         sums = torch.tensor([float(loss), exact.loss, exact.slope], dtype=torch.float64, device=device)
         sums = torch.cat((sums / dist.get_world_size(), sums.new_zeros(4)))
-        for name, parameter, rows, share in mine():
-            before, along = (make(name, shapes[name], device)[rows] for make in (initial, direction))
-            for part in zip(*(x.split(ROWS) for x in (parameter.detach(), parameter.grad, before, along)), strict=True):
+        for name, parameter in model.named_parameters():
+            share = 1 / dist.get_world_size() if parameter.shape == shapes[name] else 1.0  # in a sum over the ranks
+            wholes = (make(name, shapes[name], device) for make in (initial, direction))
+            local = (parameter.detach(), parameter.grad, *(rank_step.own_rows(whole, parameter) for whole in wholes))
+            for part in zip(*(x.split(ROWS) for x in local), strict=True):
                 new, gradient, old, towards = (x.double() for x in part)
                 sums[3:5] += share * torch.stack([(gradient * towards).sum(), gradient.square().sum()])
                 sums[5:] += share * update_sums(new, old, gradient)

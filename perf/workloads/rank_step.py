@@ -39,6 +39,16 @@ def require_equal_on_all_ranks(model: Any) -> None:
             raise WrongResult(f"{different[0]} differs between ranks {dist.get_rank()} and {rank} after a step")
 
 
+def own_rows(whole: Any, local: Any) -> Any:
+    """Return the rows of a whole tensor that this rank has as `local`: equal shares, of the last ranks less."""
+    import torch.distributed as dist
+
+    if whole.shape == local.shape:
+        return whole
+    share = -(-whole.shape[0] // dist.get_world_size())
+    return whole[dist.get_rank() * share : (dist.get_rank() + 1) * share]
+
+
 def state_of(optimizer: Any) -> Any:
     """Return this rank's state; torch's sharded optimizer wraps another optimizer."""
     return getattr(optimizer, "optim", optimizer).state
