@@ -6,7 +6,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NotRequired, Required, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Predicate = Callable[[Any], bool]
 Parsed = TypeVar("Parsed")
@@ -23,7 +23,7 @@ Finite = Annotated[float, finite]
 def matches(value: Any, kind: Any) -> bool:
     """Return whether a JSON value is of this type. An int is a float, a bool is neither, and a tuple is a list.
 
-    Predicates of an `Annotated` type must hold, too. A TypedDict raises TypeError: forms are flat.
+    Predicates of an `Annotated` type must hold, too.
     """
     return _predicate(kind)(value)
 
@@ -41,7 +41,7 @@ def _predicate(kind: Any) -> Predicate:
         of_value = _predicate(parts[1])
         return lambda value: isinstance(value, dict) and all(map(of_value, value.values()))
     first = _predicate(parts[0])
-    if origin in (Required, NotRequired):
+    if origin is NotRequired:
         return first
     if origin is Annotated:
         return lambda value: first(value) and all(holds(value) for holds in parts[1:])
@@ -114,4 +114,6 @@ def written(kind: Any) -> str:
     if get_origin(kind) is Annotated:
         first, *predicates = get_args(kind)
         return " ".join([*(holds.__name__ for holds in predicates), written(first)])
+    if get_origin(kind) is NotRequired:
+        return written(*get_args(kind))
     return getattr(kind, "__name__", "") if not get_args(kind) else str(kind).replace("typing.", "")

@@ -17,7 +17,7 @@ from perf.harness import device
 from perf.harness.status import describe
 from perf.harness.working_tree import ROOT
 from perf.options import command_line
-from perf.studies import rows
+from perf.studies import row_forms
 from perf.studies.lm import ON_A_CPU, device_kind
 from perf.studies.rows import Row
 from perf.tables import prose, text_table
@@ -177,7 +177,7 @@ _NUMBERS = re.compile(r"\[\n\s*([^\[\]{}\"]+?)\n\s*\]")
 
 def write(path: Path, document: dict[str, Any]) -> None:
     """Write aside and rename, a list of numbers on one line. Raises `click.ClickException` if that fails."""
-    wrong = next(rows.faults(path.name.partition(".")[0], document["rows"], whole=True), None)
+    wrong = next(row_forms.faults(path.name.partition(".")[0], document["rows"], whole=True), None)
     assert wrong is None, wrong
     text = json.dumps(document, indent=1)
     write_measured({path: _NUMBERS.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"})

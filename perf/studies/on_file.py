@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness import status
-from perf.studies.rows import faults
+from perf.studies.row_forms import faults
 
 
 class NotOnFile(LookupError):

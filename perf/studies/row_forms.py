@@ -1,0 +1,108 @@
+"""The form of the rows in every study's document, checked where a file is written (`document`) or read (`on_file`).
+
+A study writes all fields that are not `NotRequired`. An older file may lack some; those that it has must be of these
+types.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, NotRequired, get_origin
+
+from perf.forms import matches, written
+from perf.harness.status import Status
+from perf.studies.rows import Spans
+
+Form = dict[str, Any]
+"""The type of each field; other fields may be of any."""
+
+_Samples = list[list[float]]  # seconds of every sample, a list for each process
+_Seconds = NotRequired[list[float]]
+_Bytes = NotRequired[int | None]
+
+_STATUS: Form = {"status": Status, "reason": NotRequired[str]}
+_MODEL: Form = _STATUS | dict.fromkeys(("size", "precision", "variant", "attention"), str)
+_MODEL |= {"context": int, "predicted_bytes": NotRequired[int]}
+_PHASES: Form = _MODEL | dict.fromkeys(("forward_s", "backward_s", "optimizer_s"), _Seconds) | {"peak_bytes": _Bytes}
+_FIRST_AND_MEDIAN: Form = dict.fromkeys(("forward_first_s", "forward_s"), NotRequired[float])
+
+_ARM: Form = _STATUS | {  # an implementation of attention in one cell
+    **dict.fromkeys(("group", "dtype", "mode", "clock", "cache", "impl"), str),
+    **dict.fromkeys(("batch", "num_heads", "seq_len", "d"), int),
+    "kv_heads": NotRequired[int],  # absent from older rows, where it is num_heads
+    "is_causal": bool,
+    "role": Literal["ours", "against"],
+    "samples_s": _Samples,
+    "flops": NotRequired[float],
+    "error": NotRequired[float],
+    "sm_mhz": NotRequired[list[float]],
+}
+
+_PAIR: Form = _STATUS | dict.fromkeys(("size", "ours", "against"), str)  # two ways to run a step, sampled in turn
+_PAIR |= {"batch": int, "ours_s": _Samples, "against_s": _Samples}
+_RANKED: Form = dict.fromkeys(("size", "precision", "variant"), str)  # a step on several ranks
+_RANKED |= dict.fromkeys(("context_length", "batch", "world_size"), int)
+_RANKED_PAIR: Form = _PAIR | _RANKED | dict.fromkeys(("ours_busy", "against_busy"), list[float])  # the GPU's busy share
+
+_CASE: Form = _STATUS | {  # measured as those of the suite are
+    "device": Literal["cuda", "cpu"],
+    "world_size": int,
+    "error": NotRequired[float],
+    "facts": NotRequired[dict[str, float]],
+    "peak_bytes": NotRequired[int],
+}
+_SAMPLED: Form = _CASE | {"samples_s": _Seconds}
+
+FORMS: dict[str, Form] = {
+    "end-to-end": _PHASES,
+    "warm-up": _PHASES,
+    "kernels": _MODEL,
+    "memory": _MODEL
+    | dict.fromkeys(("batch", "d_model", "residual_bytes"), NotRequired[int])
+    | dict.fromkeys(("forward", "step"), NotRequired[dict[str, Any]]),
+    "checkpointing": _MODEL
+    | dict.fromkeys(("batch", "recomputed", "kept_bytes", "flops"), int)
+    | {"every": int | None, "mode": str, "offload": bool, "step_s": _Seconds, "peak_bytes": _Bytes},
+    "compile-model": _MODEL
+    | {"part": str}
+    | _FIRST_AND_MEDIAN
+    | dict.fromkeys(("step_first_s", "step_s"), NotRequired[float]),
+    "compile-attention": _STATUS
+    | {"part": str, "seq_len": int, "d": int, "variant": str}
+    | _FIRST_AND_MEDIAN
+    | dict.fromkeys(("backward_first_s", "backward_s"), NotRequired[float]),
+    **dict.fromkeys(("attention", "attention-gqa", "attention-aside", "attention-random"), _ARM),
+    "tiles": _ARM
+    | {"entry": str, "against": str, "is_present": bool}
+    | dict.fromkeys(("registers", "spills", "shared_bytes"), NotRequired[int]),
+    "attention-memory": _STATUS
+    | {"seq_len": int, "d": int, "predicted": dict[str, int], "measured": NotRequired[dict[str, int]]},
+    "train-step": _PAIR | {"context": int, "against_busy_s": _Samples},
+    "parallel-step": _RANKED_PAIR,
+    "fsdp": _RANKED_PAIR,
+    "all-reduce": _SAMPLED | {"megabytes": int},
+    "ddp": _CASE | _RANKED | {"strategy": str, "bucket_size_mb": float, "step_s": _Seconds, "exposed_s": _Seconds},
+    "sharding": _SAMPLED | _RANKED | {"sharding": str},
+    "leaderboard-2026": _SAMPLED
+    | dict.fromkeys(("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch"), int)
+    | dict.fromkeys(("checkpoint_every", "prefetch", "predicted_bytes", "whole_predicted_bytes"), int)
+    | dict.fromkeys(("precision", "variant", "attention"), str)
+    | dict.fromkeys(("predicted_s", "whole_predicted_s"), float),
+    "overlap": _RANKED  # strategy: one of data parallelism, or fully_sharded/WAY
+    | {"strategy": str, "rank": int, "bucket_size_mb": NotRequired[float], "compute": Spans, "communication": Spans},
+    "ddp-equivalence": {"strategy": str, "world_size": int, "equal_on_ranks": bool, "difference": float},
+    "noise": {"design": str, "process": int, "case": str, "allocation": NotRequired[int], "a": float, "b": float},
+}
+"""Forms by name of the document. `clock` holds cells as they are shown, and the rows of `precision` differ by part:
+neither has a form but that of `_ANY`."""
+
+_ANY: Form = {"status": NotRequired[Status]}
+
+
+def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
+    """Yield the faults of rows of the document `name`; with `whole` a missing field is one."""
+    for number, row in enumerate(rows):
+        for field, kind in FORMS.get(name, _ANY).items():
+            if field not in row:
+                if whole and get_origin(kind) is not NotRequired:
+                    yield f"{name}, row {number}: {field} is missing"
+            elif not matches(row[field], kind):
+                yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {written(kind)}"
