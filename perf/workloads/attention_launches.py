@@ -1,7 +1,6 @@
 """Launches of our kernels with given tiles, without autograd, by the numbers of a candidate."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,22 +24,6 @@ class Tensors(NamedTuple):
 
 Run = Callable[[], Answer]
 """Launch the kernel; return its outputs, some of out, dq, dk, dv."""
-
-
-@dataclass(frozen=True)
-class KernelLaunch:
-    """A kernel's launch and its minimum work."""
-
-    make: Callable[[AttentionProblem, Tensors, tuple[int, ...]], Run]
-    """The numbers are a candidate's, as `perf.studies.attention.tiles.kernels` has them."""
-
-    products: int
-    """Number of matrix products for each tile."""
-
-    read: int
-    """Number of tensors of at least k's size that are read; likewise `written`."""
-
-    written: int
 
 
 tiles_module = partial(measured_module, "attention.tiles")
@@ -100,16 +83,17 @@ def _backward_run(plan: Any, on: Tensors) -> Run:
     return lambda: dict(zip(("dq", "dk", "dv"), plan(q, k, v, out, lse, do, None), strict=True))
 
 
-def _forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the plain forward."""
     plan = triton_plans().plain_forward(request_of(problem), on.q, on.k, on.v, _tiles(numbers))
     return _forward_run(plan, on)
 
 
-def _split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """One part: the forward that is not split."""
+def split(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the forward over parts of the keys; over one part it is not split."""
     *shape, parts = numbers
     if parts == 1:
-        return _forward(problem, on, tuple(shape))
+        return forward(problem, on, tuple(shape))
     tiles = _tiles(shape)
     chunk = problem.seq_len // parts
     if not chunk or chunk % tiles.q or chunk % tiles.k:
@@ -130,36 +114,42 @@ def _launch_run(launch: Any, inputs: Sequence[Any], **like: Any) -> Run:
     return run
 
 
-def _dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def dkdv(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the pass of the plain backward for dk and dv."""
     q, k, v, do, _, lse, delta = on
     launch = triton_plans().dkdv_launch(request_of(problem), q, k, v, do, _tiles(numbers))
     return _launch_run(launch, (q, k, v, do, lse, delta), dk=k, dv=v)
 
 
-def _dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def dq(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the pass of the plain backward for dq."""
     q, k, v, do, _, lse, delta = on
     launch = triton_plans().dq_launch(request_of(problem), q, k, v, do, _tiles(numbers))
     return _launch_run(launch, (q, k, v, do, lse, delta), dq=q)
 
 
-def _at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def at_once(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan both passes of the plain backward in one launch."""
     q, k, v, do, out, lse, _ = on
     launch = triton_plans().at_once_launch(request_of(problem), q, k, v, out, do, _tiles(numbers))
     return _launch_run(launch, (q, k, v, out, do, lse), dq=q, dk=k, dv=v)
 
 
-def _hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def hopper_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the 16-bit forward in Gluon."""
     *sizes, halves, one_tile, balanced, ping_pong, at_once = numbers
     how = hopper_tables().HopperForward(*sizes, bool(halves), bool(one_tile), bool(balanced), bool(ping_pong), at_once)
     plan = gluon_plans().gluon_forward(request_of(problem), on.q, on.k, on.v, how)
     return _forward_run(plan, on)
 
 
-def _hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def hopper_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the 16-bit backward in Gluon."""
     return _changed_backward(problem, on, ("q_tile", "stages", "ds_stages"), numbers)
 
 
-def _backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def backward_programs(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the backward in Gluon, in other programs."""
     if problem.dtype == "float32":
         if numbers[1]:
             raise Unavailable("in float32 heads are at once as backward_heads_at_once says")
@@ -175,12 +165,13 @@ def _changed_backward(problem: AttentionProblem, on: Tensors, fields: tuple[str,
     return _backward_run(plan, on)
 
 
-def _float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
-    """Plan the forward with its splitting into pieces."""
+def float32_forward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the forward over pieces of float32, with its splitting into them."""
     return _pieces_forward(problem, on, hopper_tables().HopperFloat32(3, *numbers))
 
 
-def _float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def float32_backward(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+    """Plan the backward over pieces of float32."""
     return _pieces_backward(problem, on, hopper_tables().HopperFloat32(3, *numbers))
 
 
@@ -194,7 +185,7 @@ def _pieces_backward(problem: AttentionProblem, on: Tensors, how: Any) -> Run:
     return _backward_run(plan, on)
 
 
-def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan a whole forward in one of its ways, with the tables' tiles."""
     tables, request, (q, k, v) = tiles_module(), request_of(problem), on[:3]
     way, d = WAYS["forward-choice"][numbers[0]], hopper_module().tile_columns(q)
@@ -214,7 +205,7 @@ def _forward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, 
     return _forward_run(gluon_plans().gluon_forward(request, q, k, v, choices[way][1]), on)
 
 
-def _backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
+def backward_choice(problem: AttentionProblem, on: Tensors, numbers: tuple[int, ...]) -> Run:
     """Plan a whole backward in one of its ways, with the tables' tiles."""
     tables, request, (q, k, v, do, out) = tiles_module(), request_of(problem), on[:5]
     way, d = WAYS["backward-choice"][numbers[0]], hopper_module().tile_columns(q)
@@ -241,19 +232,3 @@ def _require_gluon(request: Any, on: Tensors) -> None:
 def _three_pieces_of(on: Tensors) -> Any:
     """Return the table's choice for three pieces, with one program to a key tile."""
     return hopper_tables().HOPPER_FLOAT32[hopper_module().tile_columns(on.q), 3]
-
-
-KERNELS = {
-    "forward": KernelLaunch(_forward, products=2, read=3, written=1),
-    "dkdv": KernelLaunch(_dkdv, products=4, read=4, written=2),
-    "dq": KernelLaunch(_dq, products=3, read=4, written=1),
-    "at-once": KernelLaunch(_at_once, products=5, read=5, written=3),
-    "split": KernelLaunch(_split, products=2, read=3, written=1),
-    "hopper-forward": KernelLaunch(_hopper_forward, products=2, read=3, written=1),
-    "hopper-backward": KernelLaunch(_hopper_backward, products=5, read=5, written=3),
-    "backward-programs": KernelLaunch(_backward_programs, products=5, read=5, written=3),
-    "float32-forward": KernelLaunch(_float32_forward, products=2, read=3, written=1),
-    "float32-backward": KernelLaunch(_float32_backward, products=5, read=5, written=3),
-    "forward-choice": KernelLaunch(_forward_choice, products=2, read=3, written=1),
-    "backward-choice": KernelLaunch(_backward_choice, products=5, read=5, written=3),
-}

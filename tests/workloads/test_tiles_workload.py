@@ -12,8 +12,9 @@ from cs336_systems.attention.hopper_tables import (
     HOPPER_FORWARD_FEW,
     HOPPER_FORWARD_LONG,
 )
-from perf.studies.attention.tiles.kernels import KERNELS, checked
+from perf.studies.attention.tiles.kernels import checked
 from perf.workloads import attention_launches, attention_tiles, build
+from perf.workloads.attention_kernels import KERNELS
 from perf.workloads.attention_problem import BYTES, AttentionProblem, floor
 from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable, WrongResult
@@ -99,10 +100,10 @@ def test_the_floor_is_that_of_the_pass():
     problem = attention_tiles.problem_of(PARAMS)
     tensor = 64 * 32 * BYTES["float32"]
     for kernel, products in {"forward": 2, "dkdv": 4, "dq": 3, "at-once": 5}.items():
-        found = attention_tiles._floor(attention_tiles.KERNELS[kernel], problem)
+        found = attention_tiles._floor(KERNELS[kernel], problem)
         assert found.flops == pytest.approx(floor(problem, "forward").flops * products / 2)
         assert found.bytes_read >= 3 * tensor
-    assert attention_tiles._floor(attention_tiles.KERNELS["dkdv"], problem).bytes_written == 2 * tensor
+    assert attention_tiles._floor(KERNELS["dkdv"], problem).bytes_written == 2 * tensor
 
 
 @pytest.fixture
@@ -186,7 +187,7 @@ def test_the_numbers_of_a_candidate_reach_the_launchers_in_gluon(monkeypatch):
 
     def told(kernel, numbers, dtype="bfloat16", d=64, kv_heads=None):
         of = problem(1, 4, 512, d, dtype, kv_heads)
-        return attention_tiles.KERNELS[kernel].make(of, attention_tiles._tensors(of, "meta"), numbers)
+        return KERNELS[kernel].make(of, attention_tiles._tensors(of, "meta"), numbers)
 
     assert told("hopper-forward", (128, 2, 1, 3, 0, 1, 0, 0, 1)) == HOPPER_FORWARD_LONG[64]
     assert told("hopper-forward", (128, 2, 1, 1, 0, 1, 0, 0, 2)) == HOPPER_FORWARD_FEW[64, True][3]

@@ -15,7 +15,6 @@ from perf.studies.attention.groups import drawn, groups_of
 from perf.studies.attention.results import NOT_MEASURED
 from perf.studies.attention.tiles.compiling import compile_all
 from perf.studies.attention.tiles.kernels import (
-    KERNELS,
     RACE,
     TileCell,
     candidates_of,
@@ -31,6 +30,7 @@ from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
+from perf.workloads.attention_kernels import KERNELS
 from perf.workloads.attention_launches import WAYS
 from perf.workloads.attention_tiles import choice
 from perf.workloads.workload import Unavailable
