@@ -31,6 +31,17 @@ def require_one_of(allowed: Collection[str], **values: object) -> None:
             raise ValueError(f"{name}={value!r} was given; allowed: {', '.join(allowed)}")
 
 
+def require_ordered(params: object) -> None:
+    """Raise `TypeError` for a set of parameters, or a group with one: its order differs between processes."""
+    if isinstance(params, dict):
+        params = params.get("params")
+    if isinstance(params, set | frozenset):
+        raise TypeError(
+            f"a {type(params).__name__} of parameters was given, whose order differs between processes; "
+            "allowed: an ordered collection, such as a list"
+        )
+
+
 def require_dense(**tensors: "Tensor") -> None:
     """Raise `ValueError` for a sparse or nested tensor."""
     for name, tensor in tensors.items():

@@ -141,7 +141,7 @@ class FullyShardedDataParallel(Wrapper):
         names = {inner: name for name, inner in module.named_modules()}
         arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}, copy_engines={copy_engines}"
         if whole:
-            arguments += f", together={[names.get(inner, 'one that is not in the model') for inner in whole]}"
+            arguments += f", together={sorted(names.get(inner, 'one that is not in the model') for inner in whole)}"
         verify_same_arguments(f"{type(self).__name__} with {arguments}", process_group)
         refuse_renormalization(module)
         require_floating(compute_dtype=compute_dtype)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_systems import private
+from cs336_systems.checks import require_ordered
 from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
 from cs336_systems.distributed.process_group import (
@@ -61,6 +62,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             step.
         ValueError: at construction, a parameter with gaps or overlaps in memory, an optimizer whose step needs a
             closure, or a process group without this rank.
+        TypeError: a set of parameters, whose order differs between ranks.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         reduces_gradients: bool = False,
         **kwargs: Any,
     ):
+        require_ordered(params)
         self.process_group, self.reduces_gradients = process_group, reduces_gradients
         self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
         require_member(process_group)
@@ -233,6 +236,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _add(self, param_group: dict[str, Any]) -> None:
         """Add parameters here and choose their owners."""
+        require_ordered(param_group)
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         for parameter in group["params"]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from cs336_systems import private
+from cs336_systems.checks import require_ordered
 from cs336_systems.optimizer.adamw import AdamWRule, adamw_update
 from cs336_systems.optimizer.loading import load_between_hooks
 
@@ -36,6 +37,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         ValueError: a parameter of another dtype or that is not contiguous; a hyperparameter outside of its range, or
             changed to one that is no finite number; a sparse gradient; in `load_state_dict`, options of torch's AdamW
             that are not here, or state that does not fit its parameter.
+        TypeError: a set of parameters, by whose order saved state finds them.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ):
+        require_ordered(params)
         self._versions: dict[Tensor, int] = {}
         super().__init__(params, AdamWRule(lr, betas, eps, weight_decay)._asdict())
 
@@ -56,6 +59,7 @@ class MasterWeightAdamW(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Check and add parameters and their hyperparameters."""
+        require_ordered(param_group)
         super().add_param_group(param_group)
         try:
             _check(self.param_groups[-1])

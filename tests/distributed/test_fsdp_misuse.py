@@ -28,6 +28,12 @@ def together(is_another):
     return FullyShardedDataParallel(net, together=[nn.Linear(2, 3) if is_another else net[0]])
 
 
+def in_another_order(is_reversed):
+    """Wrap a model with two layers gathered by themselves, given as a set would be: in any order."""
+    net = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+    return FullyShardedDataParallel(net, together=reversed(net) if is_reversed else net)
+
+
 def wrap_differently(rank):
     """Map what differs to the error."""
     last = rank == 2
@@ -38,6 +44,7 @@ def wrap_differently(rank):
         "compute_dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), half),
         "prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=1 + last)),
         "together": error_of(together, last),
+        "together in another order": error_of(in_another_order, last),
         "not in it": error_of(together, True),
         "no such dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.int32),
         "embedding": error_of(FullyShardedDataParallel, nn.Embedding(4, 3, max_norm=1.0)),
@@ -57,6 +64,7 @@ def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
     errors = ranks[0]
     for kind in ("shape", "dtype", "compute_dtype", "prefetch", "together"):
         assert errors[kind].startswith("RuntimeError: rank 2 ") and "rank 0 " in errors[kind], kind
+    assert errors["together in another order"] == "nothing"
     assert errors["embedding"].startswith("ValueError: Embedding has max_norm=1.0; allowed: None")
     assert errors["inner bag"].startswith("ValueError: 0 has max_norm=2.0; allowed: None")
     assert errors["not in it"] == "ValueError: together has Linear, not in the model; allowed: modules of it"

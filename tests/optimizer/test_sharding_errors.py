@@ -31,6 +31,28 @@ def test_errors_are_the_optimizers_own():
     spawn(misuse, 2)
 
 
+def give_sets(rank):
+    """Return the errors of parameters in sets, which each rank would go through in another order."""
+    weights, more = ([nn.Parameter(torch.ones(4)) for _ in range(2)] for _ in range(2))
+    errors = []
+    for make in (partial(ShardedOptimizer, optimizer_cls=torch.optim.SGD), MasterWeightAdamW):
+        optimizer = make(weights)
+        for unordered in (set, frozenset):
+            errors.append(error_of(make, unordered(weights)))
+            errors.append(error_of(make, [{"params": unordered(weights)}]))
+            errors.append(error_of(optimizer.add_param_group, {"params": unordered(more)}))
+        optimizer.add_param_group({"params": dict.fromkeys(more).keys()})
+    return errors
+
+
+def test_a_set_of_parameters_is_refused():
+    for errors in spawn(give_sets, 2):
+        assert len(errors) == 12
+        for error in errors:
+            assert "TypeError: a " in error and "set of parameters was given" in error, error
+            assert error.endswith("allowed: an ordered collection, such as a list")
+
+
 def refuse_on_one_rank(rank):
     """Return the errors in the group of ranks 1 and 2 if the optimizer refuses a parameter of one of them."""
     group = dist.new_group([1, 2])
