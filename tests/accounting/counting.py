@@ -54,7 +54,7 @@ def kept(*existing):
 
 
 class FusedRMSNorm(torch.autograd.Function):
-    """RMSNorm that saves the tensors of CUDA's kernel: input, weight and one scale per token."""
+    """RMSNorm that saves and allocates what CUDA's kernels do: input, weight and one scale per token are saved."""
 
     @staticmethod
     def forward(ctx, x, weight, eps):
@@ -65,10 +65,13 @@ class FusedRMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, weight, scale = ctx.saved_tensors
-        normed = x * scale
-        weighted = grad * weight
-        grad_x = scale * (weighted - normed * (weighted * normed).mean(-1, keepdim=True))
-        return grad_x, (grad * normed).flatten(0, -2).sum(0), None
+        grad_x, grad_weight = torch.empty_like(x), torch.zeros_like(weight)
+        for rows in zip(*(each.flatten(0, -2).split(16) for each in (x, scale, grad, grad_x)), strict=True):
+            x_rows, scale_rows, grad_rows, out = rows  # few at a time: the kernel has no temporaries
+            normed, weighted = x_rows * scale_rows, grad_rows * weight
+            out.copy_(scale_rows * (weighted - normed * (weighted * normed).mean(-1, keepdim=True)))
+            grad_weight += (grad_rows * normed).sum(0)
+        return grad_x, grad_weight, None
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ SHAPES = {  # with different peaks
     "hidden": (ModelConfig(d_model=64, d_ff=256, num_layers=4, num_heads=2, vocab_size=100), 4, 64),
     "vocabulary": (ModelConfig(d_model=32, d_ff=64, num_layers=2, num_heads=2, vocab_size=2000), 4, 64),
     "weights": (ModelConfig(d_model=128, d_ff=512, num_layers=4, num_heads=4, vocab_size=300), 1, 32),
+    "narrow": (ModelConfig(d_model=150, d_ff=150, num_layers=1, num_heads=5, vocab_size=259), 2, 64),
     "first block": (ModelConfig(d_model=64, d_ff=256, num_layers=12, num_heads=8, vocab_size=100), 1, 64),
 }
 RARE = {
