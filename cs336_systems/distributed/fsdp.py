@@ -85,8 +85,9 @@ class FullyShardedDataParallel(Wrapper):
 
     Every backward adds averaged gradients, so accumulation needs no context; call `finish_gradient_synchronization`
     once, before the optimizer; a frozen model has nothing to finish. A parameter that no rank used keeps its gradient
-    of None. All ranks must use the same layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose
-    ranks agree about an overflow. The wrapper's own process groups live until `destroy_process_group`.
+    of None, and so does a sharded one in `backward(inputs=...)`, where autograd does not find it: call it without. All
+    ranks must use the same layers in the same order. With `torch.amp`, use `ShardedGradScaler`, whose ranks agree about
+    an overflow. The wrapper's own process groups live until `destroy_process_group`.
 
     Args:
         module: the same on every rank except for its values; available as `.module`.
@@ -166,7 +167,9 @@ class FullyShardedDataParallel(Wrapper):
         self._layers = {layer.name: layer for layer in layers_of(module, self._shards, set(whole))}
         take_rows_when_loading(self._layers.values())
         self._forwards: dict[Layer, _Use] = {}
-        self._num_passes, self._had_backward, self._is_finished = 0, False, True
+        self._num_passes, self._is_finished = 0, True
+        self._had_backward, self._had_gradients = False, False
+        self._follows_inputs_alone = False  # whether the last backward gave no gradient of a trained model
         for layer in self._layers.values():
             before, after = self._hook(self._before_forward, layer), self._hook(self._after_forward, layer)
             layer.module.register_forward_pre_hook(before, with_kwargs=True)
@@ -206,7 +209,7 @@ class FullyShardedDataParallel(Wrapper):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the module. Phase 1 of a step."""
         self._end_pass()
-        self._order.start(self._num_passes if torch.is_grad_enabled() else "no graph")
+        self._order.start((self._num_passes, self._follows_inputs_alone) if torch.is_grad_enabled() else "no graph")
         self._is_finished &= not torch.is_grad_enabled()
         refuse_gradient_hooks((shard.name, shard.parameter) for shard in self._shards)
         self._reach("forward with", ", ".join(sorted(map(str, {value.dtype for value in self._values()}))))
@@ -233,7 +236,7 @@ class FullyShardedDataParallel(Wrapper):
             self._copies.watch()
         self._end_pass()
         self.traffic, self._averages.traffic = self._averages.traffic, ShardedTraffic()
-        self._num_passes, self._is_finished = 0, True
+        self._num_passes, self._follows_inputs_alone, self._is_finished = 0, False, True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
         """Scale all gradients so that the whole model's norm is at most `max_norm`; return the norm before.
@@ -380,12 +383,12 @@ class FullyShardedDataParallel(Wrapper):
         for shard, _ in arrived:
             self._reach("average", shard.name)
         if arrived:
-            self._had_backward, self._is_finished = True, False
+            self._had_gradients, self._is_finished = True, False
         for pairs in grouped(arrived, lambda pair: (gradient_dtype(pair[0].parameter), pair[1].dtype, pair[1].device)):
             self._averages.start(dict(pairs))
 
     def _on_replicated_gradient(self) -> None:
-        self._is_finished = False
+        self._had_gradients, self._is_finished = True, False
 
     def _need(self, layer: Layer, user: Any) -> None:
         """Gather a layer's matrices and, without waiting for them, those of the next layers."""
@@ -442,8 +445,10 @@ class FullyShardedDataParallel(Wrapper):
                 shard.users.clear()
             self._free(self._shards)
             self._order.end()
-            self._num_passes += self._had_backward and any(value.requires_grad for value in self._values())
-            self._had_backward = False
+            is_trained = any(value.requires_grad for value in self._values())
+            self._follows_inputs_alone = self._had_backward and is_trained and not self._had_gradients
+            self._num_passes += self._had_gradients
+            self._had_backward, self._had_gradients = False, False
 
     def _abandon_pass(self) -> None:
         """Leave what is under way after an error, without waiting for ranks that may never take part."""
@@ -452,7 +457,7 @@ class FullyShardedDataParallel(Wrapper):
             shard.forget()
         self._averages.forget()
         self._order.start(None)
-        self._had_backward = False
+        self._had_backward, self._had_gradients = False, False
 
 
 def _on_gradients_of(tensors: Sequence[Tensor], callback: Callable[[], None]) -> RemovableHandle:

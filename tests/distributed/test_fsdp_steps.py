@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
 from tests.distributed.models import FEATURES_IN, FEATURES_OUT
 from tests.distributed.ranks import spawn
-from tests.distributed.steps import batch, error_of, finish, seeded
+from tests.distributed.steps import backward, batch, counted, error_of, finish, seeded
 
 
 class _Fail(torch.autograd.Function):
@@ -216,17 +216,40 @@ def test_an_input_may_be_differentiated_twice_whatever_is_frozen(frozen):
         assert max(found) < 1e-6, found
 
 
-def differentiate_inputs_alone(rank):
-    """Return the events of each of three calls of a frozen model, whose user has nothing to finish."""
-    net, events = FullyShardedDataParallel(seeded(Net).requires_grad_(False)), []
-    for step in range(3):
-        x = batch(step)[0].requires_grad_()
-        torch.autograd.grad(net(x).sum(), x)
+def differentiate_inputs(net, step):
+    x = batch(step)[0].requires_grad_()
+    torch.autograd.grad(net(x).sum(), x)
+
+
+def differentiate_inputs_alone(rank, frozen):
+    """Return the events of each of four calls of a model, whose user has nothing to finish."""
+    net, events = FullyShardedDataParallel(seeded(Net).requires_grad_(not frozen)), []
+    for step in range(4):
+        differentiate_inputs(net, step)
         events.append(list(net.events))
     return events
 
 
-def test_a_frozen_model_gathers_ahead_from_its_second_backward_on_and_forgets_earlier_events():
-    for first, second, third in spawn(differentiate_inputs_alone, 2):
-        assert second == third != first
-        assert second[:3] == [("gather", "first.weight"), ("gather", "second.weight"), ("compute", "first")]
+@pytest.mark.parametrize("frozen", [True, False])
+def test_gradients_of_inputs_alone_gather_ahead_and_forget_earlier_events(frozen):
+    for first, second, third, fourth in spawn(differentiate_inputs_alone, 2, frozen):
+        assert third == fourth != first and len(fourth) <= len(first)
+        assert third[:3] == [("gather", "first.weight"), ("gather", "second.weight"), ("compute", "first")]
+        assert second == (third if frozen else first)
+
+
+def train_on_perturbed_inputs(rank):
+    """Return the numbers of checks in each of three steps that first differentiate the inputs."""
+    net, checks = FullyShardedDataParallel(seeded(Net)), []
+    for step in range(3):
+        with counted() as all_reduced:
+            differentiate_inputs(net, step)
+            backward(net, *batch(step))
+            finish(net)
+        checks.append(all_reduced.calls - net.traffic.averaged.calls)
+    return checks
+
+
+def test_a_step_with_a_backward_of_inputs_alone_is_checked_once():
+    for first, *later in spawn(train_on_perturbed_inputs, 2):
+        assert first > 0 and later == [0, 0]
