@@ -14,6 +14,7 @@ states are restored. Accounting: `accounting.checkpointing`.
 """
 
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -76,7 +77,13 @@ def _nested(groups: Sequence[Run], x: Tensor) -> Tensor:
         return x
 
     def until_here(x: Tensor) -> Tensor:
-        return groups[-1](_nested(groups[:-1], x))
+        try:
+            return groups[-1](_nested(groups[:-1], x))
+        except RecursionError as error:
+            raise RuntimeError(
+                f"nested checkpoints are deeper than Python's recursion limit of {sys.getrecursionlimit()}; "
+                "allowed: more layers in a group (checkpoint_every), or a higher sys.setrecursionlimit"
+            ) from error
 
     return checkpoint(until_here, x, use_reentrant=False)
 

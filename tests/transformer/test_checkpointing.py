@@ -175,6 +175,17 @@ def test_what_is_no_checkpointing_is_refused_in_one_line():
         make_train_step(model(Checkpointing(1, "nested")), IDS, IDS, variant="compiled")
 
 
+def test_nested_groups_are_as_deep_as_pythons_recursion_limit_allows():
+    layers, x = nn.ModuleList(nn.Linear(2, 2) for _ in range(300)), torch.ones(1, 2)
+    with pytest.raises(RuntimeError, match=r"^nested .* recursion limit of \d+; allowed: more layers in a group"):
+        run_checkpointed(layers, x, checkpointing=Checkpointing(1, "nested"))
+    run_checkpointed(layers, x, checkpointing=Checkpointing(3, "nested")).sum().backward()
+    gradients = [value.grad for value in layers.parameters()]
+    layers.zero_grad()
+    run_checkpointed(layers, x, checkpointing=Checkpointing(300)).sum().backward()
+    assert_equal(gradients, [value.grad for value in layers.parameters()])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", CHECKPOINT_MODES)
 def test_offloading_on_a_gpu_leaves_the_gradients_and_takes_less_memory(mode):
