@@ -22,7 +22,7 @@ from perf.harness.case import Case, case_key
 from perf.harness.lock import measuring
 from perf.harness.progress import Progress, TerminalBar
 from perf.harness.records import CaseResult, best_ceilings, known_ceilings, read, read_machine
-from perf.harness.status import NOT_APPLICABLE
+from perf.harness.status import NOT_APPLICABLE, describe, words
 from perf.harness.suite import cases_of
 from perf.harness.supervisor import Effort, measure, visits_of
 from perf.harness.working_tree import RECORDS, ROOT
@@ -77,7 +77,7 @@ def _time(cases: list[Case], visits: int) -> None:
     total = sum(map(len, measured))
     failed = [result for results in measured for result in results if result.status != "ok"]
     for result in failed:
-        click.echo(f"{result.key}: {result.status.replace('_', ' ')}: {result.reason}")
+        click.echo(f"{result.key}: {describe(vars(result))}")
     if len(failed) == total or any(result.status not in NOT_APPLICABLE for result in failed):
         raise click.ClickException(f"{len(failed)} of {total} cases have no time; the reasons are above")
 
@@ -123,7 +123,7 @@ def _table(results: Sequence[CaseResult]) -> str:
         first, *others = group
         rows.append(cell)
         for result in (first, *others):
-            status = {} if all_ok else {"status": result.status.replace("_", " ")}
+            status = {} if all_ok else {"status": words(result.status)}
             rows.append({"impl": str(result.params.get("impl", "-"))} | _figures(result, first) | status)
     return text_table(rows, keys=8, align=["left", *["right"] * 6, "left"])
 

@@ -154,12 +154,12 @@ class Comparer:
         *,
         all_or_none: bool = False,
         order: Sequence[str] = (),
-        out_of_the_race: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda first_s: {},
+        too_slow: Callable[[Mapping[str, float]], Mapping[str, str]] = lambda first_s: {},
     ) -> dict[str, Reply]:
         """Build the arms in this order, check them, warm up, and sample them in turn: A B C, C B A.
 
         `rounds` gives the number of samples of each arm from the seconds that a round takes; `order` names the arms in
-        the order of sampling, if that is another. `out_of_the_race` gives reasons not to sample an arm, from the
+        the order of sampling, if that is another. `too_slow` gives reasons not to sample an arm, from the
         seconds of a first call of each.
 
         An arm that fails costs the others nothing. `all_or_none` is for arms that barely fit together: each is warmed
@@ -180,8 +180,8 @@ class Comparer:
             replies[name] = replies.get(name, {}) | reply if reply["status"] == "ok" else reply
             if not self.instruments.usable or (all_or_none and reply["status"] != "ok"):
                 return {name: reply}
-        for name, reason in out_of_the_race({name: clock.call_s for name, (clock, _) in held.items()}).items():
-            replies[name] |= {"status": "out_of_the_race", "reason": reason}
+        for name, reason in too_slow({name: clock.call_s for name, (clock, _) in held.items()}).items():
+            replies[name] |= {"status": "too_slow", "reason": reason}
             del held[name]
         if held:
             self._add_samples(replies, {name: held[name] for name in order or held}, cache, rounds)

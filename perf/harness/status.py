@@ -16,7 +16,7 @@ Status = Literal[
     "crashed",  # the process died
     "hung",
     "does_not_compile",
-    "out_of_the_race",  # too slow to be worth more samples
+    "too_slow",  # to be worth more samples
     "not_measured",  # not yet, or only predicted
 ]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -78,10 +78,19 @@ def one_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [""])[0][:300]
 
 
+def words(status: Status) -> str:
+    """ "out of memory": a status as every page, table and message names it."""
+    return status.replace("_", " ")
+
+
+def abbreviation(status: Status) -> str:
+    """ "OOM": a status in a narrow cell."""
+    return {"unavailable": "n/a", "out_of_memory": "OOM", "not_measured": "-"}.get(status) or words(status)
+
+
 def describe(row: dict[str, Any]) -> str:
     """Describe status and reason: "out of memory: asked for 2.00 GiB"."""
-    words = row["status"].replace("_", " ")
-    return f"{words}: {row['reason']}" if row.get("reason") else words
+    return f"{words(row['status'])}: {row['reason']}" if row.get("reason") else words(row["status"])
 
 
 def read(row: dict[str, Any]) -> dict[str, Any]:
@@ -90,8 +99,9 @@ def read(row: dict[str, Any]) -> dict[str, Any]:
     if text in STATUSES:
         return row
     word, _, reason = text.partition(": ")
-    status = _OLDER.get(word, word.replace(" ", "_"))
+    status = _OLDER.get(word.replace("_", " "), word.replace(" ", "_"))
+    reason = reason or row.get("reason", "")
     return row | ({"status": status, "reason": reason} if status in STATUSES else {"status": "error", "reason": text})
 
 
-_OLDER = {"does not fit": "out_of_memory", "predicted": "not_measured"}
+_OLDER = {"does not fit": "out_of_memory", "predicted": "not_measured", "out of the race": "too_slow"}

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perf.harness.records import CaseResult
-from perf.harness.status import Status
-from perf.site.wording import status
+from perf.harness.status import Status, words
 
 
 def values(result: CaseResult) -> str:
@@ -25,6 +24,6 @@ def by_reason(results: Iterable[CaseResult], name: Callable[[CaseResult], str] =
         if result.status != "ok":
             groups.setdefault((result.status, result.reason), []).append(name(result))
     return [
-        {"status": status(outcome)[0], "reason": reason, "count": len(set(cases)), "cases": list(dict.fromkeys(cases))}
+        {"status": words(outcome), "reason": reason, "count": len(set(cases)), "cases": list(dict.fromkeys(cases))}
         for (outcome, reason), cases in groups.items()
     ]

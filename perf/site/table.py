@@ -6,8 +6,8 @@ from typing import Any
 
 from perf import units
 from perf.harness.records import CaseResult
+from perf.harness.status import abbreviation
 from perf.site.estimate import Estimate
-from perf.site.wording import status
 
 Row = tuple[str, Mapping[str, "Cell"]]
 """Name of a row, for a screen reader, and its cells by column title; the first one heads the row."""
@@ -121,4 +121,4 @@ def duration(
         return number(found.median, written, **more)
     if result is None or result.status == "ok":
         return Cell(title="not measured", is_number=True)
-    return Cell(status(result.status)[1], title=result.reason, classes="failed", is_number=True)
+    return Cell(abbreviation(result.status), title=result.reason, classes="failed", is_number=True)

@@ -1,9 +1,7 @@
-"""Display names of quantities, implementations, statuses and axes."""
+"""Display names of quantities, implementations and axes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
-
-from perf.harness.status import Status
 
 Quantity = Literal["time", "memory"]
 
@@ -28,20 +26,6 @@ LABELS = {  # what everybody knows first, then step by step to our kernels, then
     "flex": "FlexAttention",
     FASTEST: "the fastest peer",
 }
-STATUS: dict[Status, tuple[str, str]] = {  # in words, and short enough for a cell
-    "ok": ("measured", "ok"),
-    "unavailable": ("not available", "n/a"),
-    "out_of_memory": ("out of memory", "OOM"),
-    "wrong": ("wrong result", "wrong"),
-    "too_fast": ("faster than the hardware allows", "too fast"),
-    "throttled": ("the device throttled", "throttled"),
-    "error": ("error", "error"),
-    "crashed": ("crashed", "crash"),
-    "hung": ("hung", "hung"),
-    "does_not_compile": ("does not compile", "compiler"),
-    "out_of_the_race": ("too slow to go on with", "too slow"),
-    "not_measured": ("not measured", "-"),
-}
 _VALUES = {
     ("is_causal", True): "causal",
     ("is_causal", False): "no mask",
@@ -59,11 +43,6 @@ def reading_order(impl: str) -> tuple[int, str]:
     """Sort key: the order of `LABELS`, then unknown implementations."""
     known = list(LABELS)
     return (known.index(impl) if impl in known else len(known), impl)
-
-
-def status(name: Status) -> tuple[str, str]:
-    """Return the long and short display names of a status."""
-    return STATUS[name]
 
 
 def value_text(axis: str, value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from perf.harness.status import describe
+from perf.harness.status import describe, words
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Models, Setting, bench, device_kind, largest_that_fits, model_options, rows_of
@@ -97,7 +97,7 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
         for place, row in enumerate(mine):
             if row["status"] != "ok":
                 style = {"xytext": (4, 0), "textcoords": "offset points", "fontsize": 7, "color": "0.4"}
-                axes.annotate(row["status"].replace("_", " "), (0, place), va="center", **style)
+                axes.annotate(words(row["status"]), (0, place), va="center", **style)
         axes.set_ylabel(", ".join(named), fontsize=8)
     axes.set_xlabel("ms a step", fontsize=8)
     figures.legend_below(figure)

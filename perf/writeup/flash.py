@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perf import units
+from perf.harness.status import abbreviation
 from perf.site import newest
 from perf.site.estimate import Estimate, geometric_mean, ratio
-from perf.site.wording import label, status
+from perf.site.wording import label
 from perf.studies.figures import subplots
 from perf.studies.on_file import NotOnFile
 from perf.writeup.markdown import Markup, code, plain, table
@@ -69,7 +70,7 @@ def latencies(cells: "pandas.DataFrame") -> "pandas.DataFrame":
 
 
 def _text(cell: "pandas.Series") -> str:
-    return units.digits(cell["value"] * 1e3, 4) if cell["status"] == "ok" else status(cell["status"])[1]
+    return units.digits(cell["value"] * 1e3, 4) if cell["status"] == "ok" else abbreviation(cell["status"])
 
 
 def gains(cells: "pandas.DataFrame", other: str = EAGER) -> "pandas.DataFrame":

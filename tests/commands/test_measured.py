@@ -82,7 +82,7 @@ def test_each_case_has_a_line_with_its_time_memory_and_samples(measured, columns
     assert len(wanted) == 7
     assert done.stdout.startswith(f"{right[:8]} on ")
     assert "quick run" in done.stdout
-    assert "2 cases, not available: " in done.stdout, "the implementation that this commit lacks"
+    assert "2 cases, unavailable: " in done.stdout, "the implementation that this commit lacks"
     assert re.fullmatch(r"7 measured, 0 failed, 2 unavailable, \S+ m?s", done.stdout.splitlines()[-1])
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from perf.harness.ceilings import TooFast
-from perf.harness.status import STATUSES, describe, failure, read
-from perf.site.wording import STATUS
+from perf.harness.status import STATUSES, abbreviation, describe, failure, read, words
 from perf.workloads.workload import DoesNotFit, Unavailable, WrongResult
 
 
@@ -36,6 +35,7 @@ def test_an_exception_is_a_status_with_its_reason(error: Exception, status: str,
         ("too fast: 1 us", "too_fast", "1 us"),
         ("not measured", "not_measured", ""),
         ("predicted", "not_measured", ""),
+        ("out of the race: 2 ms", "too_slow", "2 ms"),
         ("RuntimeError: no compiler", "error", "RuntimeError: no compiler"),
         ("the measuring process died", "error", "the measuring process died"),
     ],
@@ -48,6 +48,6 @@ def test_a_row_in_the_vocabulary_stays_as_it_is_and_has_words() -> None:
     for status in STATUSES:
         row = {"status": status, "reason": "why"}
         assert read(row) is row
-        assert describe(row).endswith(": why")
+        assert describe(row) == f"{words(status)}: why"
+        assert len(abbreviation(status)) < 10 or status == "does_not_compile", "a cell of the site is narrow"
     assert read({"mode": "a table without a status"}) == {"mode": "a table without a status"}
-    assert set(STATUS) == set(STATUSES), "the site has words for each"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perf import units
+from perf.harness import status
 from perf.harness.records import CaseResult
 from perf.harness.status import Status
 from perf.site.attention.catalogue import Section
@@ -13,7 +14,7 @@ from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
 from perf.site.estimate import Estimate
 from perf.site.table import Cell, Row, duration, number, parameter
-from perf.site.wording import FASTEST, label, reading_order, sentence, status, value_text, words
+from perf.site.wording import FASTEST, label, reading_order, sentence, value_text, words
 
 Link = Callable[[str, dict[str, Any]], str]
 """Return asv's graph of a method and its parameters; "" if there is none."""
@@ -117,8 +118,7 @@ def _heat(row: AttentionRow | None, peer: str, section: Section) -> tuple[Cell, 
     if row is None:
         return _empty("not measured"), 0
     if row.ours is not None and row.ours.status != "ok":
-        long, short = status(row.ours.status)
-        return replace(_empty(f"{label(section.ours)}: {long}", short), classes="failed"), 0
+        return replace(_failed(row.ours, label(section.ours)), classes="failed"), 0
     cell = _speedup(row.speedups[peer], section)
     if cell.classes not in ("better", "worse"):
         return cell, 0
@@ -136,8 +136,11 @@ def _speedup(one: Speedup, section: Section) -> Cell:
         return _empty("not measured")
     if one.peer.status == "ok":
         return _empty(f"no {section.quantity} of {label(section.ours)} to compare with")
-    long, short = status(one.peer.status)
-    return _empty(f"{peer}: {long}", short)
+    return _failed(one.peer, peer)
+
+
+def _failed(result: CaseResult, impl: str) -> Cell:
+    return _empty(f"{impl}: {status.words(result.status)}", status.abbreviation(result.status))
 
 
 def _empty(title: str, text: str = _NOTHING) -> Cell:
@@ -156,7 +159,7 @@ def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, 
         {
             "impl": label(impl),
             "ours": impl == section.ours,
-            "status": status(outcome)[0],
+            "status": status.words(outcome),
             "reason": reason,
             "count": len(groups[impl, outcome, reason]),
             "cases": _describe(groups[impl, outcome, reason], results),

@@ -9,12 +9,12 @@ from typing import Any
 
 from perf.harness import records
 from perf.harness.records import CaseResult, Session
+from perf.harness.status import abbreviation
 from perf.selection import runs_project_code
 from perf.site import asv_graphs, conditions, offline, recorded
 from perf.site.changes.rows import ALLOCATED
 from perf.site.estimate import estimate
 from perf.site.newest import Site
-from perf.site.wording import status
 
 MOST = 200
 """Commits of a machine to choose from, the newest: each costs a file, and its records are read anew."""
@@ -121,7 +121,7 @@ def _case(one: CaseResult, session: int) -> list[Any]:
         half if half is not None and math.isfinite(half) else None,
         one.peak_bytes if one.status == "ok" else None,
         session,
-        "" if one.status == "ok" else status(one.status)[1],
+        "" if one.status == "ok" else abbreviation(one.status),
         runs_project_code(one.benchmark, one.params),
     ]
 

@@ -90,7 +90,7 @@ def compared(
         )
         for impl in impls
     ]
-    replies = worker.take_turns(arms, cell.cache, Rounds(rounds, SECONDS).number, out_of_the_race=cell.out_of_the_race)
+    replies = worker.take_turns(arms, cell.cache, Rounds(rounds, SECONDS).number, too_slow=cell.too_slow)
     for reply in replies.values():
         if "samples_s" in reply:
             reply["samples_s"] = [round(sample, 10) for sample in reply["samples_s"]]

@@ -61,7 +61,7 @@ class Cell:
             params |= {"kv_heads": self.kv_heads} if self.kv_heads != self.num_heads else {}
         return Case("study", workload, params, device, self.clock, self.cache)
 
-    def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
+    def too_slow(self, first_s: Mapping[str, float]) -> dict[str, str]:
         """Return the arms that their first sample rules out, with the reason; none in this study."""
         return {}
 

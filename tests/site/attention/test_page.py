@@ -31,7 +31,7 @@ def test_a_failure_of_ours_is_told_and_its_reason_cannot_inject(tmp_path: Path) 
     page = page_of(synthetic.GPU, tmp_path)
     text = text_of(page)
     assert "3 of 36 cases have no time" in text
-    assert "Triton wrong result out: error 0.31 above 0.02 <script>alert(1)</script> 3" in text
+    assert "Triton wrong out: error 0.31 above 0.02 <script>alert(1)</script> 3" in text
     assert "seq_len 16384; d 128; dtype float32" in text
     assert "<script>alert" not in page
 
@@ -41,7 +41,7 @@ def test_peers_that_are_missing_or_fail_have_words(tmp_path: Path) -> None:
     suite = synthetic.Suite(synthetic.H200, "attention.FlashAttention", axes, True)
     text = text_of(page_of(suite, tmp_path))
     assert "eager PyTorch out of memory tried to allocate 16.00 GiB with 9.12 GiB free 12 every case" in text
-    assert "SDPA flash not available FlashAttention only supports fp16 and bf16 6 dtype float32" in text
+    assert "SDPA flash unavailable FlashAttention only supports fp16 and bf16 6 dtype float32" in text
     assert "OOM" in text
     assert "eager PyTorch no case in common" in text
 

@@ -103,7 +103,7 @@ def test_numbers_and_marks_open_their_history(tmp_path: Path) -> None:
 def test_what_needs_more_gpus_is_said_with_the_reason_and_folded(tmp_path: Path) -> None:
     page = page_of(tmp_path, parallel.strategies())
     text = plain(page)
-    assert "not available needs 4 GPUs, 2 are here <script>alert(1)</script> 10 10 cases" in text
+    assert "unavailable needs 4 GPUs, 2 are here <script>alert(1)</script> 10 10 cases" in text
     assert "DataParallel(naive, 25, xl, 1024, 16, bf16, compiled_blocks, 4, step)" in page
     assert "<script>alert" not in page
     assert "Fuse <everything>" in text

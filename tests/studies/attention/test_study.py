@@ -348,9 +348,9 @@ def test_ours_beside_the_others_on_a_gpu(tmp_path):
     assert all(row["clock"] == "gpu_wall" for row in rows)
 
 
-def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log):
+def test_what_the_cell_finds_too_slow_has_no_sample(worker, log):
     class Race(Cell):
-        def out_of_the_race(self, first_s):
+        def too_slow(self, first_s):
             assert first_s.keys() == {"a", "b"} and min(first_s.values()) > 0
             return {"b": "slow"}
 
@@ -358,7 +358,7 @@ def test_what_the_cell_leaves_out_of_the_race_has_no_sample(worker, log):
     replies = arms.compared(worker, "cpu", cell, ["a", "b"], ["b"], 2)
     assert "error" not in replies["a"], "it was checked in another process"
     assert len(replies["a"]["samples_s"]) == 2
-    assert (replies["b"]["status"], replies["b"]["reason"]) == ("out_of_the_race", "slow")
+    assert (replies["b"]["status"], replies["b"]["reason"]) == ("too_slow", "slow")
     assert 0 < replies["b"]["error"] < 1e-4 and "samples_s" not in replies["b"]
     assert "".join(log[-2:]) == "aa"
 

@@ -14,8 +14,8 @@ from perf.workloads.attention_kernels import KERNELS, Kernel, Shape, joined
 MIN_SIZES = {"q": 16, "k": 16}
 """Minimum sizes of tl.dot; for any other number of a candidate it is 1."""
 
-RACE = 1.5
-"""A candidate is out of the race if its first calls take so many times those of the fastest."""
+TOO_SLOW = 1.5
+"""A candidate is too slow to sample if its first calls take so many times those of the fastest."""
 
 HOST_S = 3e-4
 """Seconds of a call that may be its host's: eight launches take longer in Python than on the GPU."""
@@ -39,13 +39,13 @@ class TileCell(Cell):
         params |= {"kv_heads": self.kv_heads} if self.kv_heads != self.num_heads else {}
         return Case("study", "attention_tiles", params, device, self.clock, self.cache)
 
-    def out_of_the_race(self, first_s: Mapping[str, float]) -> dict[str, str]:
-        """Return all candidates beyond `RACE` and `HOST_S` except the one with which the others are compared."""
+    def too_slow(self, first_s: Mapping[str, float]) -> dict[str, str]:
+        """Return all candidates beyond `TOO_SLOW` and `HOST_S` except the one with which the others are compared."""
         best = min(first_s.values(), default=math.inf)
         return {
             impl: f"{seconds * 1e3:.4g} ms at first, {seconds / best:.2f} of the fastest"
             for impl, seconds in first_s.items()
-            if seconds > max(RACE * best, HOST_S) and impl != self.against
+            if seconds > max(TOO_SLOW * best, HOST_S) and impl != self.against
         }
 
 

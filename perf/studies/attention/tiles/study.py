@@ -15,7 +15,7 @@ from perf.studies.attention.groups import drawn, groups_of
 from perf.studies.attention.results import NOT_MEASURED
 from perf.studies.attention.tiles.compiling import compile_all
 from perf.studies.attention.tiles.kernels import (
-    RACE,
+    TOO_SLOW,
     TileCell,
     candidates_of,
     cells_of,
@@ -58,8 +58,8 @@ _FORMS = "\n".join(f"    {name:18}{kernel.form}" for name, kernel in KERNELS.ite
 
     First all candidates are compiled in parallel; one that does not compile or fit the GPU is a row with its reason.
     Then each is launched in each cell without autograd, compared with float64, and sampled in turn with the present
-    choice and all others, by CUDA events with a cold L2; one whose first sample takes {RACE} times as long as the
-    fastest is out of the race. Three processes give speed-ups their intervals. A sentence for each entry says whether
+    choice and all others, by CUDA events with a cold L2; one whose first sample takes {TOO_SLOW} times as long as the
+    fastest is too slow to go on. Three processes give speed-ups their intervals. A sentence for each entry says whether
     another candidate is faster over all its cells; changing the table is up to you.
 
     --seed draws problems on which the whole choice of kernels is held against each of our kernels, and says how much

@@ -30,7 +30,7 @@ UNSURE[1]["samples_s"] = [[0.8] * 2, [0.9] * 2, [1.1] * 2]
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ([rows({"p": 1.0, "a": 1.1}, b="out of the race: 2 ms")], ["present choice, p, is the fastest"]),
+        ([rows({"p": 1.0, "a": 1.1}, b="too slow: 2 ms")], ["present choice, p, is the fastest"]),
         (
             [rows({"p": 1.0, "a": 0.985, "b": 0.99})],
             ["present choice, p, is within 2% of the fastest", "a is 1.015\u00d7"],
@@ -65,7 +65,7 @@ def test_the_verdict_on_an_entry_follows_from_its_cells(cells, words):
 
 def test_the_fastest_few_and_the_present_choice_are_shown_with_their_resources():
     times = {"p": 1.0} | {f"a{number}": 0.5 + number / 100 for number in range(8)}
-    mine = rows(times, b="out of the race: 2 ms at first", c="out of the race: 3 ms")
+    mine = rows(times, b="too slow: 2 ms at first", c="too slow: 3 ms")
     del mine[1]["registers"]
     _, table, *failed = shown(mine)
     lines = [line.split() for line in table.splitlines()[2:]]
