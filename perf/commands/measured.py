@@ -16,14 +16,13 @@ from perf import units
 from perf.gate import checkouts
 from perf.harness import device, records
 from perf.harness.records import CaseResult
-from perf.harness.status import NOT_APPLICABLE
+from perf.harness.status import NOT_APPLICABLE, describe
 from perf.harness.working_tree import RECORDS
 from perf.options import Regex, nearby
 from perf.printable import collapsed, printable_lines, shortened
 from perf.selection import names
 from perf.site.conditions import software
 from perf.site.estimate import estimate
-from perf.site.failures import by_reason
 from perf.tables import terminal_width, text_table
 
 _MAX_NAMED = 3
@@ -193,10 +192,11 @@ def _figures(result: CaseResult) -> dict[str, str]:
 def _reasons(title: str, results: Sequence[CaseResult], width: int) -> str:
     """Format a line for each reason with its number of cases, and the first of them below."""
     lines = [f"{title}:"]
-    for group in by_reason(results, name=lambda result: f"{result.benchmark}({_values(result)})"):
-        cases = group["cases"]
-        count = f"{len(cases)} case{'s' if len(cases) > 1 else ''}"
-        lines.append(_filled(f"{count}, {group['status']}: {shortened(group['reason'], 300)}", width, 2))
+    groups: dict[str, list[str]] = {}
+    for result in results:
+        groups.setdefault(describe(vars(result)), []).append(f"{result.benchmark}({_values(result)})")
+    for outcome, cases in groups.items():
+        lines.append(_filled(f"{units.counted(len(cases), 'case')}, {shortened(outcome, 300)}", width, 2))
         more = f"; and {len(cases) - _MAX_NAMED} more" if len(cases) > _MAX_NAMED else ""
         lines.append(_filled(collapsed("; ".join(cases[:_MAX_NAMED])) + more, width, 6))
     return "\n".join(lines)

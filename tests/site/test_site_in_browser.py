@@ -267,8 +267,4 @@ def test_the_bucket_sweep_is_drawn_and_its_tables_are_sorted_by_keyboard(site: s
     names = [heading.text for heading in table.find_elements("css selector", "tbody th")]
     assert names == ["torch", "bucketed", "overlapped", "flat", "naive", "<img src=x onerror=alert(1)>"]
 
-    reason = driver.find_element("css selector", "#nvidia-h200 table.failures details")
-    assert reason.get_attribute("open") is None
-    reason.find_element("css selector", "summary").send_keys(Keys.ENTER)
-    assert "data_parallel.DataParallel(naive, 25, xl" in reason.text
     browser.assert_stayed_home(driver, site)

@@ -1,4 +1,4 @@
-"""Rows become tables and heat maps: of every implementation of a case, of every case, and of failures."""
+"""Rows become tables and heat maps: of every implementation of a case, and of every case."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,7 +8,6 @@ from typing import Any
 from perf import units
 from perf.harness import status
 from perf.harness.records import CaseResult
-from perf.harness.status import Status
 from perf.site.attention.catalogue import Section
 from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
@@ -145,38 +144,3 @@ def _failed(result: CaseResult, impl: str) -> Cell:
 
 def _empty(title: str, text: str = _NOTHING) -> Cell:
     return Cell(text, classes="none", title=title, is_number=True)
-
-
-def failures(results: Sequence[CaseResult], section: Section) -> list[dict[str, Any]]:
-    """Cases without a number, grouped by implementation and reason: ours first, what cannot be had last."""
-    groups: dict[tuple[str, Status, str], list[dict[str, Any]]] = {}
-    for result in results:
-        if result.status != "ok":
-            key = result.params["impl"], result.status, result.reason
-            groups.setdefault(key, []).append({axis: value for axis, value in result.params.items() if axis != "impl"})
-    order = sorted(groups, key=lambda key: (key[0] != section.ours, key[1] == "unavailable", key))
-    return [
-        {
-            "impl": label(impl),
-            "ours": impl == section.ours,
-            "status": status.words(outcome),
-            "reason": reason,
-            "count": len(groups[impl, outcome, reason]),
-            "cases": _describe(groups[impl, outcome, reason], results),
-        }
-        for impl, outcome, reason in order
-    ]
-
-
-def _describe(configs: list[dict[str, Any]], results: Sequence[CaseResult]) -> list[str]:
-    """Name a block of the grid by its fixed axes ("dtype float32"), and other sets case by case."""
-    spans = {axis: list(dict.fromkeys(config[axis] for config in configs)) for axis in configs[0]}
-    everywhere = {axis: {result.params[axis] for result in results if axis in result.params} for axis in spans}
-    if math.prod(map(len, spans.values())) != len(configs):
-        return [sentence({axis: config[axis] for axis in config if len(everywhere[axis]) > 1}) for config in configs]
-    narrowed = [
-        f"{axis} {', '.join(value_text(axis, value) for value in values)}"
-        for axis, values in spans.items()
-        if set(values) != everywhere[axis]
-    ]
-    return ["; ".join(narrowed) or "every case"]

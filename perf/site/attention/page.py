@@ -12,6 +12,7 @@ from perf.site.attention.catalogue import SECTIONS, Section
 from perf.site.attention.collected import MachineAttention, Measured, collect
 from perf.site.attention.rows import AttentionRow, Overview, build_rows, overview
 from perf.site.changes.rows import Series
+from perf.site.failures import by_reason, implementation
 from perf.site.table import table
 from perf.site.wording import FASTEST, label, sentence, varying
 
@@ -78,7 +79,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
         "grid": None if few else _grid(rows, overviews, axes, show),
         "history": _cards(one, section),
         "history_span": _span(one.history),
-        "failures": cells.failures(one.results, section),
+        "failures": by_reason(one.results, implementation),
         "facts": facts,
         "command": f"asv run --bench '^{re.escape(one.benchmark)}\\.' {one.commit.hash[:8]}^!",
     }

@@ -32,7 +32,7 @@ from perf.site.distributed.rows import (
     torchs_of,
 )
 from perf.site.estimate import Estimate, estimate
-from perf.site.failures import by_reason, with_class
+from perf.site.failures import by_reason
 from perf.site.newest import NewestCell, Site
 from perf.site.table import Cell, Row, duration, number, parameter, table, text
 from perf.site.wording import varying
@@ -91,7 +91,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "collectives": table(_collective(one, row) for row in collectives),
         "shards": _by_setting([(group[0].where, _shards(one, group)) for group in shards]),
         "fully_sharded": _by_setting([(group[0].where, _fully_sharded(one, group)) for group in fully_sharded]),
-        "failures": by_reason(results, with_class),
+        "failures": by_reason(results),
         "commits": list(one.commits.values()),
         "facts": facts + [("NCCL", "; ".join(filter(None, nccl)))] * any(nccl),
         "commands": [

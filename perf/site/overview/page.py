@@ -10,7 +10,7 @@ from perf.printable import shortened
 from perf.site import pages
 from perf.site.changes import page as change_page
 from perf.site.changes.rows import Change
-from perf.site.failures import by_reason, with_class
+from perf.site.failures import by_reason, class_and_implementation
 from perf.site.gates import Gate
 from perf.site.overview.rows import MeasuredClass
 from perf.site.table import Cell, Row, number, table, text
@@ -91,7 +91,7 @@ def render(project: str, machines: Iterable[MachineOverview], show_commit_url: s
 
 def _machine(one: MachineOverview) -> dict[str, Any]:
     gates = [gate for gate in one.gates if not gate.report.is_of_identical_code]  # those are for the trust page
-    failures = by_reason(one.failing, lambda result: f"{with_class(result)} at {result.session.commit[:8]}")
+    failures = by_reason(one.failing, lambda one: f"{class_and_implementation(one)} at {one.session.commit[:8]}", ())
     return {
         "hardware": one.hardware,
         "measured": table(_measured(one, each) for each in one.measured),
@@ -107,7 +107,7 @@ def _machine(one: MachineOverview) -> dict[str, Any]:
         "newer": one.age(one.newest.hash) if one.newest else None,
         "oldest_age": one.age(one.oldest.hash) if one.oldest else None,
         "speedups": one.speedups,
-        "failing": sum(len(group["cases"]) for group in failures),
+        "failing": sum(group["count"] for group in failures),
         "failures": failures,
         "host": sum(map(one.changed.is_host_time, one.changed.changes)),
         "open": [_open(one, each) for each in one.changed.open[:MOST_OPEN]],

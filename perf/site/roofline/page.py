@@ -9,7 +9,7 @@ from typing import Any
 
 from perf import units
 from perf.site import conditions, newest, pages
-from perf.site.failures import by_reason, with_class
+from perf.site.failures import by_reason
 from perf.site.newest import NewestCell, Site
 from perf.site.roofline import rows
 from perf.site.roofline.picture import picture
@@ -90,7 +90,7 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
         "histories": histories,
         "history": table(each["row"] for each in histories),
         "cases": table(_row(one, row, scale, unit) for row in (*ours, *others)),
-        "failures": by_reason(results, with_class),
+        "failures": by_reason(results),
         "commits": [one.commits[commit] for commit in dict.fromkeys(row.cell.commit for row in rows)],
         "facts": conditions.facts(results),
     }

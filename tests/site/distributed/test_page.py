@@ -100,10 +100,10 @@ def test_numbers_and_marks_open_their_history(tmp_path: Path) -> None:
     assert "history.html#collectives" not in page, "no graph, no link"
 
 
-def test_what_needs_more_gpus_is_said_with_the_reason_and_folded(tmp_path: Path) -> None:
+def test_what_needs_more_gpus_is_one_block_of_each_class_with_the_reason(tmp_path: Path) -> None:
     page = page_of(tmp_path, parallel.strategies())
     text = plain(page)
-    assert "unavailable needs 4 GPUs, 2 are here <script>alert(1)</script> 10 10 cases" in text
-    assert "DataParallel(naive, 25, xl, 1024, 16, bf16, compiled_blocks, 4, step)" in page
+    outcome = "unavailable needs 4 GPUs, 2 are here <script>alert(1)</script>"
+    assert f"data_parallel.DataParallel {outcome} 10 world_size 4" in text
     assert "<script>alert" not in page
     assert "Fuse <everything>" in text

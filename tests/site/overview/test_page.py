@@ -236,7 +236,7 @@ def test_what_fails_is_told_before_what_is_worse() -> None:
     failing = [case("triton", status="wrong", reason="out differs by 0.1", params={"seq_len": n}) for n in (16, 32)]
     text = text_of(page_of(measured=[measured(*[11] * 4)], failing=failing))
     assert "2 cases fail at the newest commit that tried them. No other row is worse" in text
-    assert "out differs by 0.1 2 attention.FlashAttention(16, 64, bfloat16, forward, triton) at cccccccc" in text
+    assert "attention.FlashAttention, Triton at cccccccc wrong out differs by 0.1 2 seq_len 16, 32; d 64;" in text
 
 
 def test_larger_memory_is_exact_at_one_commit_too() -> None:
