@@ -34,20 +34,25 @@ class Estimate:
 
 
 def estimate(result: CaseResult | None) -> Estimate | None:
-    """Median and interval of a case that has samples.
+    """Median and interval of a case that has samples."""
+    if result is None or result.status != "ok" or not result.samples_s:
+        return None
+    return of_samples(result.samples_s, result.visits_s)
+
+
+def of_samples(samples_s: Sequence[float], visits_s: Sequence[Sequence[float]] = ()) -> Estimate:
+    """Median and interval of samples, of which there is one or more.
 
     Samples of one visit share its drift (clock, power, heat), so the interval comes from the spread of the medians of
     the visits. With fewer than three visits it comes from the samples alone: too narrow.
     """
-    if result is None or result.status != "ok" or not result.samples_s:
-        return None
-    median = statistics.median(result.samples_s)
-    if len(result.visits_s) >= MIN_VISITS:
-        half = of_mean([statistics.median(visit) for visit in result.visits_s]).half
+    median = statistics.median(samples_s)
+    if len(visits_s) >= MIN_VISITS:
+        half = of_mean([statistics.median(visit) for visit in visits_s]).half
     else:
-        half = of_median(result.samples_s).half if len(result.samples_s) > 1 else math.inf
+        half = of_median(samples_s).half if len(samples_s) > 1 else math.inf
     low = median - half
-    return Estimate(median, low if min(result.samples_s) < 0 else max(low, 0.0), median + half)
+    return Estimate(median, low if min(samples_s) < 0 else max(low, 0.0), median + half)
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,16 @@ def test_more_ranks_are_compared_with_what_a_ring_would_take():
     assert "1000 MB 2.00 times" in text and "a small call" not in text and "a large one" not in text
 
 
-def test_a_gain_within_the_spread_of_the_steps_is_called_none():
+def test_a_gain_within_the_interval_of_the_steps_is_called_none():
     naive, flat = ddp_row("naive", step_ms=110, exposed_ms=40), ddp_row("flat", step_ms=109, exposed_ms=33)
     rows = [naive | {"step_s": [0.1, 0.11, 0.12]}, flat]
     text = said("minimal_ddp_flat_benchmarking", ddp=DataParallel(rows, [all_reduce(2, 1000, 4.0)]))
     assert "adds 33.00 ms, 30.3 %, to a step of 109.00 ms" in text
     assert "the bytes alone take 32.0 ms" in text and "flat has one call, but copies" in text
-    assert "Communication shrinks by 7.0 ms and the step by 1.0 ms" in text and "spread over 20.0 ms" in text
+    assert (
+        "Communication shrinks by 7.0 ms and the step by 1.0 ms" in text
+        and "\u00b1 10.0 ms and \u00b1 0.0 ms. Between" in text
+    )
     text = said("minimal_ddp_flat_benchmarking", ddp=DataParallel([naive, flat]))
     assert "the bytes alone" not in text and "Communication shrinks" not in text
 
@@ -62,6 +65,7 @@ def test_a_sweep_without_an_optimum_says_so_and_what_the_model_lacks():
     assert "from 1 to 1000 MiB what communication adds falls from 32.00 ms to 17.00 ms" in text
     assert "the kernels that compute take 420 ms" in text and "step without communication 100 ms" in text
     assert "The model does not describe these rows: at 100 MiB" in text
+    assert "not distinguishable" not in text, "their samples are all alike"
     text = buckets([(1, 400.005), (100, 4.5), (1000, 5.4)])  # w = 200 GB/s, o = 50 us
     assert "The rows have none" not in text and "does not describe" not in text and "The traces" not in text
 
@@ -81,13 +85,14 @@ def test_memory_is_compared_with_what_exists_at_that_time():
     assert "1.00 GiB in all rows" in said("sharding", by=found)
 
 
-def test_steps_whose_samples_overlap_are_not_ranked():
+def test_steps_whose_ratio_may_be_1_are_not_ranked():
     facts = {"parameter_bytes": 4, "optimizer_bytes": 8}
     times = {"none": [0.10, 0.11, 0.12], "sharded": [0.15, 0.16, 0.17], "sharded_reducing": [0.08, 0.10, 0.13]}
     found = shardings([{"sharding": name, "samples_s": samples, "facts": facts} for name, samples in times.items()])
-    assert [one["apart"] for one in found.values()] == [False, True, False]
+    assert [one["of_whole"].verdict for one in found.values()] == ["even", "better", "even"]
     text = said("sharding", by=found)
-    assert "1.455 times" in text and "0.909" not in text and text.count("not resolved") == 2
+    assert "sharded, 1.455\u00d7 \u00b1 11.0 % as long: the broadcasts" in text
+    assert "100.00 ms, 0.909\u00d7 \u00b1 26.6 % as long as with the whole state." in text
 
 
 def test_a_strategy_that_was_not_measured_is_not_on_file():
@@ -112,3 +117,14 @@ def test_a_study_that_writes_its_chapter_is_called_as_it_asks(name):
     study = importlib.import_module(f"perf.studies.{STUDIES[name]}")
     inspect.signature(study.answers).bind([])
     inspect.signature(study.shown).bind([])
+
+
+def test_medians_within_their_intervals_rank_no_bucket_size():
+    small = ddp_row("bucketed", 1) | {"step_s": [0.10, 0.11, 0.12], "exposed_s": [0.01, 0.02, 0.03]}
+    large = ddp_row("bucketed", 1000) | {"step_s": [0.105] * 3, "exposed_s": [0.015] * 3}
+    text = said("ddp_bucketed_benchmarking", ddp=DataParallel([small, large]))
+    assert "1 of the 1 others is not distinguishable from it" in text
+    assert "the smallest and the largest are not distinguishable (\u00b1 10 ms and \u00b1 0 ms)" in text
+    assert not DataParallel.is_resolved(small, large | {"exposed_s": [-0.1] * 3}, "exposed_s"), (
+        "a ratio needs two above 0"
+    )

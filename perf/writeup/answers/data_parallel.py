@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
+from perf.site.estimate import of_samples, ratio
 from perf.studies.on_file import NotOnFile
 from perf.studies.parallel import ddp, overlap
 from perf.studies.parallel.all_reduce import BACKENDS, rates
@@ -69,24 +70,20 @@ class DataParallel:
         """Median of a row's "step_s" or "exposed_s"."""
         return seconds(row, samples)
 
-    def overlapping(self, row: Row) -> list[Row]:
-        """The other rows whose steps' middle half overlaps that of this row."""
-        return [other for other in self.rows if other is not row and not apart(row, other, "step_s")]
+    @staticmethod
+    def half_s(row: Row, samples: str) -> float:
+        """Half of the 95 % interval of the median of a row's "step_s" or "exposed_s"."""
+        return (found := of_samples(row[samples])).high - found.median
+
+    def rivals(self, row: Row) -> list[Row]:
+        """The other rows whose steps are not distinguishable from that of this row."""
+        return [other for other in self.rows if other is not row and not self.is_resolved(row, other, "step_s")]
 
     @staticmethod
-    def apart(one: Row, other: Row, samples: str) -> bool:
-        """Whether the middle halves of their "step_s" or "exposed_s" do not overlap."""
-        return apart(one, other, samples)
-
-    @staticmethod
-    def middle_s(row: Row, samples: str) -> tuple[float, float]:
-        """The quartiles of a row's "step_s" or "exposed_s"."""
-        return middle_s(row, samples)
-
-    def spread_s(self, *strategies: str, samples: str = "step_s") -> float:
-        """The widest range of the samples of a step, or of what communication adds to it."""
-        samples_s = [self.row(strategy)[samples] for strategy in strategies]
-        return max(max(each) - min(each) for each in samples_s)
+    def is_resolved(one: Row, other: Row, samples: str) -> bool:
+        """Whether the ratio of their "step_s" or "exposed_s", if both are above 0, is distinguishable from 1."""
+        mine, others = of_samples(one[samples]), of_samples(other[samples])
+        return min(mine.median, others.median) > 0 and ratio(mine, others).verdict != "even"
 
     @property
     def alone_s(self) -> float:
@@ -197,8 +194,8 @@ def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
     shown = {}
     for row in rows:
         facts, step_s = row["facts"], _step_s(row)
-        one: dict[str, Any] = {"step_s": step_s, "middle_s": middle_s(row, "samples_s")}
-        one |= {"of_whole": step_s / _step_s(whole or row), "apart": apart(row, whole or row, "samples_s")}
+        one: dict[str, Any] = {"step_s": step_s}
+        one["of_whole"] = ratio(*(of_samples(each["samples_s"]) for each in (whole or row, row)))
         one |= {name: facts[name] for name in ("parameter_bytes", "optimizer_bytes")}
         if all(name in facts for name in POINTS):
             states = peak_state_bytes(row["size"], row["world_size"], row["sharding"])
@@ -215,17 +212,3 @@ def _step_s(row: Row) -> float:
 def seconds(row: Row, samples: str) -> float:
     """Median of a row's samples."""
     return statistics.median(row[samples])
-
-
-def middle_s(row: Row, samples: str) -> tuple[float, float]:
-    """The quartiles of a row's samples, between which their middle half lies."""
-    if len(row[samples]) < 2:
-        return (row[samples][0],) * 2
-    low, _, high = statistics.quantiles(row[samples], n=4)
-    return low, high
-
-
-def apart(one: Row, other: Row, samples: str) -> bool:
-    """Whether the middle halves of their samples do not overlap, without which no difference of medians is resolved."""
-    (low, high), (other_low, other_high) = middle_s(one, samples), middle_s(other, samples)
-    return high < other_low or other_high < low
