@@ -1,5 +1,6 @@
 """The classes that asv measures, and named sets of their cases: each is one pattern for `asv run -b`."""
 
+import ast
 import functools
 import importlib
 import pkgutil
@@ -111,6 +112,16 @@ def names(case: Case | CaseResult) -> list[str]:
     classes = _class_by_name()
     of = [classes[case.benchmark]] if case.benchmark in classes else classes.values()
     return names_of(case.key, {method for cls in of for method in methods_of(cls)})
+
+
+def params_of(key: str) -> dict[str, Any] | None:
+    """Return the parameters of a `Case.key`; None where today's class has not as many axes, or is gone."""
+    benchmark, _, values = key.removesuffix(")").partition("(")
+    axes = getattr(_class_by_name().get(benchmark), "param_names", ())
+    try:
+        return dict(zip(axes, ast.literal_eval(f"({values},)"), strict=True))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
 
 
 Negligible = Mapping[str, tuple[float, float]]

@@ -11,7 +11,7 @@ from perf.gate.rate import Rate
 from perf.gate.report import SelfTest
 from perf.gate.verdicts import LOOKS
 from perf.gate.wording import name
-from perf.selection import Negligible
+from perf.selection import Negligible, params_of
 from perf.site import conditions, pages
 from perf.site.changes.rates import COMMITS, Rates
 from perf.site.table import Cell, Row, number, parameter, table, text
@@ -19,6 +19,7 @@ from perf.site.trust import detectable, mutations, rates
 from perf.site.trust.detectable import IdenticalRow, Spread
 from perf.site.trust.mutations import Planted
 from perf.site.trust.rates import Pooled
+from perf.site.wording import sentence
 
 COMMAND = "python -m perf self-test"
 WORDS = (
@@ -271,27 +272,34 @@ def _detectable_slow_down(fraction: float) -> str:
 
 def _mark(row: IdenticalRow) -> dict[str, str]:
     """Return the style of a row's mark and the words under the pointer."""
-    one, key = row.verdict, row.verdict.key.replace("'", "")
+    one = row.verdict
     floor = "unknown" if row.floor is None else percent(row.floor)
     seen = _detectable_slow_down(one.min_detectable or 0.0)
     return {
         "kind": _KINDS.get(one.word, "false"),
-        "title": f"{key}: {seen}, negligible {floor}, {one.word}",
+        "title": f"{detectable.benchmark_of(one.key)}, {_params(row)}: {seen}, negligible {floor}, {one.word}",
     }
 
 
 def _row(row: IdenticalRow) -> Row:
     one = row.verdict
-    benchmark, _, params = one.key.partition("(")
     return one.key, {
-        "row": text(params.removesuffix(")").replace("'", "") or benchmark),
+        "row": text(_params(row)),
         "minimum detectable": number(one.min_detectable, _detectable_slow_down),
         "negligible": number(row.floor, percent),
         "verdict": parameter(one.word, classes="" if one.word in _KINDS else "failed"),
         "time": number(one.base, units.seconds),
-        "class": parameter(benchmark),
+        "class": parameter(detectable.benchmark_of(one.key)),
         "reason": Cell(one.reason, classes="reason"),
     }
+
+
+def _params(row: IdenticalRow) -> str:
+    """ "seq_len 8192, d 64, bfloat16": without the axes of a class that is gone."""
+    if params := params_of(row.verdict.key):
+        return sentence(params)
+    benchmark, _, values = row.verdict.key.partition("(")
+    return values.removesuffix(")").replace("'", "") or benchmark
 
 
 def _spreads(found: Sequence[Spread]) -> dict[str, Any]:

@@ -45,7 +45,8 @@ def test_every_row_has_a_mark_and_a_line(page: str) -> None:
     rows = re.findall(r'<tr>\s*<th scope="row" data-value=.*?</tr>', table, flags=re.DOTALL)
     assert len(rows) == 30
     assert re.fullmatch(
-        r"\d+, 64, bfloat16, forward, triton [\d.]+ % 1\.0 % SAME \d+ µs attention.FlashAttention", text_of(rows[0])
+        r"seq_len \d+, d 64, bfloat16, forward, triton [\d.]+ % 1\.0 % SAME \d+ µs attention.FlashAttention",
+        text_of(rows[0]),
     )
     assert "Best row 1.1 %" in text_of(page)
 
@@ -159,3 +160,11 @@ def test_planted_regressions_are_scored_by_kind_and_what_escaped_is_named(
     assert "1 had no verdict" in text
     assert "3.json SKIPPED" in text
     assert "<i>" not in page
+
+
+@pytest.mark.parametrize("key", ["gone.Class(128, 'x')", "attention.FlashAttention(128, 64)", "gone.Class(__import__)"])
+def test_a_row_whose_class_has_other_axes_today_has_its_values(tmp_path: Path, key: str) -> None:
+    document = self_tests.document(rows=1)
+    document["parts"][0]["verdicts"][0]["key"] = key
+    benchmark, _, values = key.removesuffix(")").replace("'", "").partition("(")
+    assert re.search(rf"{values} [\d.]+ % .* {benchmark}", text_of(page_of(tmp_path, document)))
