@@ -1,6 +1,6 @@
 """Under which conditions the numbers of a page were taken: hardware, versions, clock, statistic, ceilings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from perf import units
@@ -22,8 +22,8 @@ CLOCKS = {
 _INTERVAL = "95 % of the median, from the spread between visits; at fewer than 3 from the samples alone"
 _MEMORY = "peak of the requested bytes (harness 1 and 2: allocated bytes), in a separate pass"
 _OF_CEILING = (
-    "the minimum time at the ceilings, by arithmetic or by memory traffic (from warm caches only what L2 cannot hold), "
-    "whichever is longer, over the time taken"
+    "the minimum time at its session's ceilings, by arithmetic or by memory traffic (from warm caches only what L2 "
+    "cannot hold), whichever is longer, over the time taken"
 )
 _CACHES = {"cold": "cold L2 (flushed before each sample)", "warm": "warm caches"}
 _SOFTWARE = (
@@ -36,11 +36,11 @@ _SOFTWARE = (
 
 
 def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tuple[str, str]]:
-    """Name and value of each condition. Where sessions differ, every value is named: nothing is averaged away."""
+    """Name and value of each condition. Where sessions differ, every value is named, and of rates the range."""
     sessions = list({result.session.id: result.session for result in results}.values())
     timed = [result for result in results if quantity == "time" and result.status == "ok" and result.samples_s]
     weighed = any(result.status == "ok" and result.peak_bytes is not None for result in results)
-    ceilings = _each(_ceilings(session) for session in sessions) if any(map(_has_ceiling, timed)) else ""
+    ceilings = _ceilings(sessions) if any(map(_has_ceiling, timed)) else ""
     found = [
         ("Hardware", _each(_hardware(session.device) for session in sessions)),
         ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
@@ -111,9 +111,17 @@ def dtype_label(dtype: str, session: Session) -> str:
     return "float32 (TF32)" if dtype == "float32" and session.device.get("sm_count") else dtype
 
 
-def _ceilings(session: Session) -> str:
-    rates = session.ceilings.get("matmul_flops_per_s", {})
-    parts = [f"{dtype_label(dtype, session)} matmul {units.rate(rate)}" for dtype, rate in rates.items()]
-    if session.ceilings.get("copy_bytes_per_s"):
-        parts.append(f"copy {units.bandwidth(session.ceilings['copy_bytes_per_s'])}")
-    return ", ".join(parts)
+def _ceilings(sessions: Sequence[Session]) -> str:
+    rates: dict[str, list[float]] = {}
+    for session in sessions:
+        for dtype, rate in session.ceilings.get("matmul_flops_per_s", {}).items():
+            rates.setdefault(f"{dtype_label(dtype, session)} matmul", []).append(rate)
+    copies = [copy for session in sessions if (copy := session.ceilings.get("copy_bytes_per_s"))]
+    parts = [f"{name} {_range(found, units.rate)}" for name, found in rates.items()]
+    return ", ".join(parts + [f"copy {_range(copies, units.bandwidth)}"] * bool(copies))
+
+
+def _range(values: Sequence[float], written: Callable[[float], str]) -> str:
+    """ "802 to 814 TFLOP/s": the smallest and the largest, or one that is written alike."""
+    low, high = written(min(values)), written(max(values))
+    return high if low == high else f"{low.removesuffix(high.lstrip('0123456789.'))} to {high}"

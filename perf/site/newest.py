@@ -1,6 +1,7 @@
 """Newest result of each case on a machine. asv's graphs name its commit, so that few records are read."""
 
 import functools
+import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,14 @@ class NewestCell:
 
     result: CaseResult
     commit: str
+
+
+def commands(cells: Iterable[NewestCell]) -> list[str]:
+    """Return the command that measures the cells' classes anew, for each commit that has some of them."""
+    classes: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        classes.setdefault(cell.commit, {})[re.escape(cell.result.benchmark)] = None
+    return [f"asv run --bench '^({'|'.join(found)})\\.' {commit[:8]}^!" for commit, found in classes.items()]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Distributed page: exposed communication, bucket sizes and sharded optimizer states."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +32,7 @@ from perf.site.distributed.rows import (
 )
 from perf.site.estimate import Estimate, estimate
 from perf.site.failures import by_reason
-from perf.site.newest import NewestCell, Site
+from perf.site.newest import NewestCell, Site, commands
 from perf.site.table import Cell, Row, duration, number, parameter, table, text
 from perf.site.wording import varying
 
@@ -94,11 +93,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "failures": by_reason(results),
         "commits": list(one.commits.values()),
         "facts": facts + [("NCCL", "; ".join(filter(None, nccl)))] * any(nccl),
-        "commands": [
-            f"asv run --bench '^{re.escape(benchmark)}\\.' {commit[:8]}^!"
-            for benchmark, cells in one.cells.items()
-            for commit in dict.fromkeys(cell.commit for cell in cells)
-        ],
+        "commands": commands(one.of(*CLASSES)),
     }
 
 

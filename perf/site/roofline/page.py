@@ -1,7 +1,6 @@
 """Roofline page: share of the measured ceiling of each case, and its history."""
 
 import itertools
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -81,12 +80,8 @@ def _machine(one: MachineRoofline) -> dict[str, Any]:
         "summary": _summary(one, ours),
         "picture": picture(rows, lambda row: (_title(row), one.link(row.result))),
         "flat": sum(1 for row in rows if not row.flops_per_s),
-        "selection": "smoke" if all(each.benchmark.startswith("smoke.") for each in classes) else "gpu",
         "classes": table(_class(one, each) for each in classes),
-        "commands": [
-            (each.benchmark, f"asv run --bench '^{re.escape(each.benchmark)}\\.' {_most_cases_at(each)[:8]}^!")
-            for each in classes
-        ],
+        "commands": newest.commands(row.cell for row in rows),
         "histories": histories,
         "history": table(each["row"] for each in histories),
         "cases": table(_row(one, row, scale, unit) for row in (*ours, *others)),
@@ -124,7 +119,7 @@ def _title(row: RooflineRow) -> str:
 
 def _class(one: MachineRoofline, each: Class) -> Row:
     ours, series = each.ours, f"{each.benchmark}.track_time"
-    commit = one.commits[_most_cases_at(each)]
+    commit = one.commits[statistics.mode(row.cell.commit for row in ours)]
     return each.benchmark, {
         "class": text(each.benchmark, href=f"history.html#{series}" if series in one.series else ""),
         "cases": number(len(ours), str),
@@ -135,10 +130,6 @@ def _class(one: MachineRoofline, each: Class) -> Row:
         "limited by memory": number(sum(row.bound.limit == "memory" for row in ours) or None, str),
         "most cases at": Cell(commits=(commit.hash,), beside=commit.date),
     }
-
-
-def _most_cases_at(each: Class) -> str:
-    return statistics.mode(row.cell.commit for row in each.ours)
 
 
 def _which(one: MachineRoofline, row: RooflineRow) -> Cell:

@@ -9,7 +9,7 @@ from perf.harness.records import CaseResult
 from perf.site import conditions, pages
 from perf.site.estimate import estimate
 from perf.site.failures import by_reason
-from perf.site.newest import Site
+from perf.site.newest import Site, commands
 from perf.site.step.rows import MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, ways_of
 from perf.site.table import Cell, Row, duration, number, parameter, table
 
@@ -50,6 +50,7 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
         "ways": table(line for row in ways for line in _ways(one, row)),
         "failures": by_reason(results),
         "commits": one.commits,
+        "commands": commands((*one.phases, *one.variants)),
         "facts": conditions.facts(results),
     }
 

@@ -76,3 +76,9 @@ def test_a_reason_a_name_and_a_subject_cannot_become_markup() -> None:
     assert "<script>alert" not in page and "<img" not in page
     assert "error <script>alert(1)</script>" in text_of(page)
     assert "Fuse <everything>" in text_of(page)
+
+
+def test_all_classes_of_a_commit_are_measured_again_by_one_command() -> None:
+    text = text_of(page_of(cell(), cell(2.0), cell(benchmark="controls.Controls")))
+    command = r"asv run --bench '^(attention\.FlashAttention|controls\.Controls)\.' aaaaaaaa^!"
+    assert text.count("asv run") == text.count(command) == 1

@@ -7,6 +7,7 @@ import pytest
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf import units
+from perf.site.newest import NewestCell
 from perf.site.pages import Commit, permalink
 from perf.site.step.page import MachineSteps, render
 from perf.site.step.rows import PHASES, phases_of, ways_of
@@ -123,9 +124,10 @@ def test_numbers_open_their_history_and_the_bar_is_told_in_words(tmp_path: Path)
 
 def test_every_commit_of_the_page_is_measured_again_by_a_command(tmp_path: Path) -> None:
     other = Commit("b" * 40, "Another", "2026-01-02")
-    text = text_of(page_of(steps.cells(tmp_path, steps.phases()), commits=[other]))
+    cells = steps.cells(tmp_path, steps.phases())
+    text = text_of(page_of([*cells, NewestCell(cells[0].result, other.hash)], commits=[other]))
     for commit in (steps.COMMIT, other):
-        assert f"asv run --bench '^transformer\\.' {commit.hash[:8]}^!" in text
+        assert f"asv run --bench '^(transformer\\.Transformer)\\.' {commit.hash[:8]}^!" in text
 
 
 def test_a_reason_and_a_subject_cannot_become_markup(tmp_path: Path) -> None:
