@@ -32,6 +32,11 @@ class Estimate:
         """Half of the interval over the median."""
         return self.high / self.median - 1
 
+    @property
+    def spread(self) -> str:
+        """ "±1.2 %"; "±?" of a single sample."""
+        return f"±{units.percent(self.relative)}"
+
 
 def estimate(result: CaseResult | None) -> Estimate | None:
     """Median and interval of a case that has samples."""

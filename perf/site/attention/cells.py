@@ -40,11 +40,10 @@ class Show:
         memory_href = self.link("track_peak_memory", params)
         if self.section.quantity == "memory":
             return {"memory": duration(result, found, written=units.memory, href=memory_href)}
-        spread = f"±{units.percent(found.relative)}" if found else ""
         done, (scale, unit) = result if found else None, self.rate_unit
         speed, ceiling = (of(done, found.median) if done and found else None for of in (rate, attained))
         return {
-            "time": duration(result, found, href=self.link("track_time", params), beside=spread),
+            "time": duration(result, found, href=self.link("track_time", params), beside=found.spread if found else ""),
             unit: number(speed, lambda value: units.digits(value / scale)),
             "of ceiling": number(ceiling, units.percent, share=ceiling),
             "peak memory": number(done.peak_bytes if done else None, units.memory, href=memory_href),

@@ -25,14 +25,18 @@ def headlines(
         if best.step:
             names = ", ".join(one.name for one in even)
             others = f"; not distinguishable: {names}" if even else ""
-            hidden = f", {interval(best.exposed)} of it exposed communication" if best.exposed and best.share else ""
+            hidden = (
+                f", {interval(found, True)} of it exposed communication"
+                if (found := best.exposed) and best.share
+                else ""
+            )
             what = "has the shortest median step," if even else "has the shortest step,"
             yield f"{place(group.where)}: {best.name} {what}", interval(best.step), f"{hidden}{others}."
     if collectives:
         one = max(collectives, key=lambda each: each.bus_bandwidth)
         what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}):"
-        half = units.percent(one.time.relative)
-        yield what, f"{units.bandwidth(one.bus_bandwidth)} ±{half}", " of bus bandwidth per GPU and direction."
+        rate = f"{units.bandwidth(one.bus_bandwidth)} {one.time.spread}"
+        yield what, rate, " of bus bandwidth per GPU and direction."
     if shards:
         group_of_shards = _largest(shards)
         by_name = {shard.name: shard for shard in group_of_shards}
@@ -59,14 +63,14 @@ def _fully_sharded_headline(rows: Sequence[FullyShard]) -> Iterator[tuple[str, s
         yield what, interval(steps[ours[0]]), f", {speedup} as fast as {peer}{sent}."
 
 
-def interval(found: Estimate) -> str:
-    """ "240 ms ±3.00 ms"."""
-    return f"{seconds(found.median)} ±{half_width(found)}"
+def interval(found: Estimate, is_exposed: bool = False) -> str:
+    """ "240 ms ±1.3 %"."""
+    return f"{seconds(found.median)} {spread(found, is_exposed)}"
 
 
-def half_width(found: Estimate) -> str:
-    """Format half of the interval; "?" of a single sample."""
-    return units.seconds(found.high - found.median) if math.isfinite(found.high) else "?"
+def spread(found: Estimate, is_exposed: bool) -> str:
+    """ "±1.3 %"; of exposed communication, which may be 0, "±248 µs"."""
+    return f"±{units.seconds(found.high - found.median)}" if is_exposed and found.high < math.inf else found.spread
 
 
 def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:

@@ -8,7 +8,7 @@ from perf import units
 from perf.harness.records import CaseResult
 from perf.site import conditions, pages
 from perf.site.distributed.bucket_picture import picture
-from perf.site.distributed.headlines import half_width, headlines, interval, percent, place, seconds, setting
+from perf.site.distributed.headlines import headlines, interval, percent, place, seconds, setting, spread
 from perf.site.distributed.rows import (
     BASELINE,
     CLASSES,
@@ -113,10 +113,11 @@ def _by_setting(groups: Sequence[tuple[Where, Iterable[Mapping[str, Cell]]]]) ->
     }
 
 
-def _time(one: MachineDistributed, found: Estimate | None, result: CaseResult | None, classes: str = "") -> Cell:
+def _time(one: MachineDistributed, result: CaseResult | None, classes: str = "") -> Cell:
     """Return a time with the half-width of its interval, or the reason why there is none."""
-    spread = f"±{half_width(found)}" if found else ""
-    return duration(result, found, written=seconds, href=one.link(result), beside=spread, classes=classes)
+    found = estimate(result)
+    beside = spread(found, result.params.get("mode") == "exposed") if found and result else ""
+    return duration(result, found, written=seconds, href=one.link(result), beside=beside, classes=classes)
 
 
 def _speedup(base: Estimate | None, found: Estimate | None) -> Cell:
@@ -155,14 +156,14 @@ def _points(
 
 def _strategies(one: MachineDistributed, group: Group) -> Iterator[dict[str, Cell]]:
     for row in group.strategies:
-        step, exposed, share = row.result("step"), row.result("exposed"), row.share
+        step, share = row.result("step"), row.share
         hidden = min(max(share or 0.0, 0.0), 1.0)
         yield {
             "strategy": text(row.name),
-            "step": _time(one, row.step, step, "fastest" if row is group.fastest else ""),
+            "step": _time(one, step, "fastest" if row is group.fastest else ""),
             "\u00d7\u00a0torch": _speedup(group.baseline if row.name != BASELINE else None, row.step),
             "breakdown": Cell(parts=() if share is None else (("compute", 1 - hidden), ("communication", hidden))),
-            "exposed": _time(one, row.exposed, exposed),
+            "exposed": _time(one, row.result("exposed")),
             "share": number(share, percent),
             "calls": _count(row.fact("calls")),
             "MB sent": _megabytes(row.fact("bytes")),
@@ -179,7 +180,7 @@ def _sweep(one: MachineDistributed, sweep: Group) -> dict[str, Any]:
     return {
         "place": place(sweep.where),
         "picture": picture(sweep, model, lambda row: one.link(row.result("exposed"))),
-        "measured": f"{least[1].bucket_size_mb:g} MiB ({interval(least[0])})" if least else "",
+        "measured": f"{least[1].bucket_size_mb:g} MiB ({interval(least[0], True)})" if least else "",
         "bandwidth": units.bandwidth(model.bandwidth) if best and model else "",
         "overhead": units.seconds(model.overhead) if best and model else "",
         "fitted": model is not None,
@@ -193,11 +194,11 @@ def _sweep(one: MachineDistributed, sweep: Group) -> dict[str, Any]:
                     "MiB at most": _count(row.bucket_size_mb),
                     "calls": _count(row.fact("calls")),
                     "mean bucket": number(row.bucket_bytes, units.memory),
-                    "exposed": _time(one, row.exposed, row.result("exposed")),
+                    "exposed": _time(one, row.result("exposed")),
                     "by the model": number(
                         model.exposed(row.bucket_bytes) if model and row.bucket_bytes else None, units.seconds
                     ),
-                    "step": _time(one, row.step, row.result("step"), "fastest" if row is sweep.fastest else ""),
+                    "step": _time(one, row.result("step"), "fastest" if row is sweep.fastest else ""),
                 },
             )
             for row in sweep.strategies
@@ -210,7 +211,7 @@ def _collective(one: MachineDistributed, row: Collective) -> Row:
         "backend": parameter(row.backend),
         "ranks": parameter(row.world_size),
         "MB": parameter(row.megabytes),
-        "time": _time(one, row.time, row.cell.result),
+        "time": _time(one, row.cell.result),
         "algbw": number(row.algorithm_bandwidth, units.bandwidth),
         "busbw": number(row.bus_bandwidth, units.bandwidth),
     }
@@ -222,7 +223,7 @@ def _shards(one: MachineDistributed, group: Sequence[Shard]) -> Iterator[dict[st
         step, held, formula = row.result("step"), row.fact("optimizer_bytes"), row.predicted("optimizer_bytes")
         yield {
             "sharding": text(row.name),
-            "step": _time(one, row.step, step),
+            "step": _time(one, step),
             "\u00d7\u00a0none": _speedup(whole if row.name != "none" else None, row.step),
             **_points(one, step, row.fact, row.predicted),
             "moments per rank": number(
@@ -235,13 +236,13 @@ def _shards(one: MachineDistributed, group: Sequence[Shard]) -> Iterator[dict[st
 def _fully_sharded(one: MachineDistributed, group: Sequence[FullyShard]) -> Iterator[dict[str, Cell]]:
     torchs = torchs_of(group)
     for row in group:
-        step, exposed = row.result("step"), row.result("exposed")
+        step = row.result("step")
         yield {
             "sharding": text(row.name),
             "gathered in": text(row.compute_dtype),
-            "step": _time(one, row.step, step),
+            "step": _time(one, step),
             "\u00d7\u00a0FSDP2": _speedup(torchs.step if torchs and row is not torchs else None, row.step),
-            "exposed": _time(one, row.exposed, exposed),
+            "exposed": _time(one, row.result("exposed")),
             "share": number(row.share, percent),
             **_points(one, step, row.fact, row.predicted),
             "MB gathered": _megabytes(row.fact("gathered_bytes") or None, row.predicted("gathered_bytes")),

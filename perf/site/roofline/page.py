@@ -154,7 +154,7 @@ def _row(one: MachineRoofline, row: RooflineRow, scale: float, unit: str) -> Row
         "implementation": parameter(label(impl) if impl else "\u2013"),
         "dtype": parameter(dtype or "\u2013"),
         "limit": parameter(row.bound.limit),
-        "time": number(time.median, units.seconds, beside=f"±{units.percent(time.relative)}"),
+        "time": number(time.median, units.seconds, beside=time.spread),
         "FLOP/byte": number(row.intensity, units.digits),
         unit: number(row.flops_per_s, lambda value: units.digits(value / scale)),
         "bytes": number(row.bytes_per_s or None, units.bandwidth),
