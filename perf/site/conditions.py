@@ -40,7 +40,7 @@ def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tu
     sessions = list({result.session.id: result.session for result in results}.values())
     timed = [result for result in results if quantity == "time" and result.status == "ok" and result.samples_s]
     weighed = any(result.status == "ok" and result.peak_bytes is not None for result in results)
-    ceilings = _ceilings(sessions) if any(map(_has_ceiling, timed)) else ""
+    ceilings = _ceilings(sessions) if any(attained(one, 1.0) is not None for one in timed) else ""
     found = [
         ("Hardware", _each(_hardware(session.device) for session in sessions)),
         ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
@@ -100,10 +100,6 @@ def _method(timed: Sequence[CaseResult]) -> str:
 
 def _span(counts: Sequence[int]) -> str:
     return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
-
-
-def _has_ceiling(result: CaseResult) -> bool:
-    return attained(result, 1.0) is not None
 
 
 def dtype_label(dtype: str, session: Session) -> str:

@@ -34,8 +34,8 @@ class Estimate:
 
     @property
     def spread(self) -> str:
-        """ "±1.2 %"; "±?" of a single sample."""
-        return f"±{units.percent(self.relative)}"
+        """ "± 1.2 %"; "± ?" of a single sample."""
+        return f"±\u00a0{units.percent(self.relative)}"
 
 
 def estimate(result: CaseResult | None) -> Estimate | None:

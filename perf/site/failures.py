@@ -9,8 +9,6 @@ from perf.harness.status import Status, words
 from perf.site.roofline.rows import whose
 from perf.site.wording import label, sentence, value_text
 
-Name = Callable[[CaseResult], str]
-
 
 def implementation(result: CaseResult) -> str:
     """ "SDPA flash": for a page of one class."""
@@ -23,7 +21,9 @@ def class_and_implementation(result: CaseResult) -> str:
 
 
 def by_reason(
-    results: Sequence[CaseResult], name: Name = class_and_implementation, every: Sequence[CaseResult] | None = None
+    results: Sequence[CaseResult],
+    name: Callable[[CaseResult], str] = class_and_implementation,
+    every: Sequence[CaseResult] | None = None,
 ) -> list[dict[str, Any]]:
     """Group cases without a number by name, status and reason: ours first, what cannot be had last.
 
@@ -60,12 +60,8 @@ def _describe(configs: Sequence[dict[str, Any]], every: Sequence[dict[str, Any]]
     spans = {axis: list(dict.fromkeys(config.get(axis) for config in configs)) for axis in configs[0]}
     everywhere = {axis: {config.get(axis) for config in every} for axis in spans}
     if math.prod(map(len, spans.values())) != len(configs):
-        return [
-            sentence({axis: config.get(axis) for axis in spans if len(everywhere[axis]) != 1}) for config in configs
-        ]
-    narrowed = [
-        f"{axis} {', '.join(value_text(axis, value) for value in values)}"
-        for axis, values in spans.items()
-        if set(values) != everywhere[axis]
-    ]
-    return ["; ".join(narrowed) or "every case"]
+        varied = [axis for axis in spans if len(everywhere[axis]) != 1]
+        return [sentence({axis: config.get(axis) for axis in varied}) for config in configs]
+    narrowed = {axis: values for axis, values in spans.items() if set(values) != everywhere[axis]}
+    said = [f"{axis} {', '.join(value_text(axis, value) for value in values)}" for axis, values in narrowed.items()]
+    return ["; ".join(said) or "every case"]

@@ -64,13 +64,15 @@ def _fully_sharded_headline(rows: Sequence[FullyShard]) -> Iterator[tuple[str, s
 
 
 def interval(found: Estimate, is_exposed: bool = False) -> str:
-    """ "240 ms ±1.3 %"."""
+    """ "240 ms ± 1.3 %"."""
     return f"{seconds(found.median)} {spread(found, is_exposed)}"
 
 
 def spread(found: Estimate, is_exposed: bool) -> str:
-    """ "±1.3 %"; of exposed communication, which may be 0, "±248 µs"."""
-    return f"±{units.seconds(found.high - found.median)}" if is_exposed and found.high < math.inf else found.spread
+    """ "± 1.3 %"; of exposed communication, which may be 0, "± 248 µs"."""
+    if is_exposed and math.isfinite(found.high):
+        return f"±\u00a0{units.seconds(found.high - found.median)}"
+    return found.spread
 
 
 def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:

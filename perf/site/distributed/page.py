@@ -39,7 +39,6 @@ from perf.site.wording import varying
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""
 
-
 _TITLES = {"context_length": "context", "world_size": "ranks"}
 """Column titles of axes that have another one than their name."""
 

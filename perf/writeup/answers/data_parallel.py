@@ -16,6 +16,11 @@ from perf.units import MIB
 from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, peak_state_bytes
 
 
+def seconds(row: Row, samples: str) -> float:
+    """Median of a row's samples."""
+    return statistics.median(row[samples])
+
+
 class DataParallel:
     """Figures of one document of `study ddp`: measured rows of one size, context and number of ranks.
 
@@ -65,10 +70,7 @@ class DataParallel:
         """The row of the sweep of bucket sizes whose communication adds the least."""
         return min(self.swept, key=lambda row: seconds(row, "exposed_s"))
 
-    @staticmethod
-    def median(row: Row, samples: str) -> float:
-        """Median of a row's "step_s" or "exposed_s"."""
-        return seconds(row, samples)
+    median = staticmethod(seconds)
 
     @staticmethod
     def half_s(row: Row, samples: str) -> float:
@@ -190,12 +192,12 @@ def _grown(cells: dict[Any, Row], before: Any, after: Any) -> dict[str, float]:
 
 def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
     """For each sharding: its step, over the step with the whole state, and its memory, beside what must exist then."""
-    whole = min((row for row in rows if row["sharding"] == "none"), key=_step_s, default=None)
+    wholes = (of_samples(row["samples_s"]) for row in rows if row["sharding"] == "none")
+    whole = min(wholes, key=lambda step: step.median, default=None)
     shown = {}
     for row in rows:
-        facts, step_s = row["facts"], _step_s(row)
-        one: dict[str, Any] = {"step_s": step_s}
-        one["of_whole"] = ratio(*(of_samples(each["samples_s"]) for each in (whole or row, row)))
+        facts, step = row["facts"], of_samples(row["samples_s"])
+        one: dict[str, Any] = {"step_s": step.median, "of_whole": ratio(whole or step, step)}
         one |= {name: facts[name] for name in ("parameter_bytes", "optimizer_bytes")}
         if all(name in facts for name in POINTS):
             states = peak_state_bytes(row["size"], row["world_size"], row["sharding"])
@@ -203,12 +205,3 @@ def shardings(rows: list[Row]) -> dict[str, dict[str, Any]]:
             one["rest_bytes"] = facts["after_step_bytes"] - states
         shown[row["sharding"]] = one
     return shown
-
-
-def _step_s(row: Row) -> float:
-    return seconds(row, "samples_s")
-
-
-def seconds(row: Row, samples: str) -> float:
-    """Median of a row's samples."""
-    return statistics.median(row[samples])

@@ -42,17 +42,17 @@ def test_noise_makes_no_part_more_than_the_whole(tmp_path: Path) -> None:
 def test_strategies_stand_beside_torch(tmp_path: Path) -> None:
     page = page_of(tmp_path, parallel.strategies())
     text = plain(page)
-    assert "naive 130 ms ±0.2 % 0.82x 26.0 ms ±248 µs 20 % 435 8000 40.0 GiB" in text
-    assert "torch 107 ms ±0.2 % - -500 µs ±248 µs -0.5 % - - 40.0 GiB" in text
+    assert "naive 130 ms ± 0.2 % 0.82x 26.0 ms ± 248 µs 20 % 435 8000 40.0 GiB" in text
+    assert "torch 107 ms ± 0.2 % - -500 µs ± 248 µs -0.5 % - - 40.0 GiB" in text
     assert 'class="number fastest" data-value="0.105"' in page
     assert '<span class="communication" style="width: 20.0%"' in page
 
 
 def test_fully_sharded_steps_stand_beside_torch_and_the_closed_forms(tmp_path: Path) -> None:
     text = plain(page_of(tmp_path, parallel.fully_sharded()))
-    assert "prefetch_2 bfloat16 104 ms ±0.2 % 1.03x 2.60 ms ±248 µs 2.5 % 8.00 GiB 32.0 GiB 14.9 GiB" in text
+    assert "prefetch_2 bfloat16 104 ms ± 0.2 % 1.03x 2.60 ms ± 248 µs 2.5 % 8.00 GiB 32.0 GiB 14.9 GiB" in text
     assert "7928 7928 3996 3996" in text, "MB gathered and scattered, each beside its closed form"
-    assert "(prefetch_2) takes 104 ms ±0.2 % , 1.03x ± 0.3 % as fast as FSDP2's" in text, "the fastest of ours"
+    assert "(prefetch_2) takes 104 ms ± 0.2 % , 1.03x ± 0.3 % as fast as FSDP2's" in text, "the fastest of ours"
     assert "in float32 (ours sends them in bfloat16)" in text
 
 
@@ -61,7 +61,7 @@ def test_a_fully_sharded_step_is_held_against_torchs_in_the_same_dtype(tmp_path:
     default = [one | {"ms": 0.5 * one["ms"], "params": one["params"] | {"sharding": "torch_default"}} for one in torchs]
     text = plain(page_of(tmp_path, [*parallel.fully_sharded(), *default]))
     assert "0.52x ± 0.5 % as fast as FSDP2's, which reduces gradients in bfloat16" in text
-    assert "torch_default bfloat16 53.6 ms ±0.5 % - " in text and "torch bfloat16 107 ms ±0.2 % 0.50x" in text
+    assert "torch_default bfloat16 53.6 ms ± 0.5 % - " in text and "torch bfloat16 107 ms ± 0.2 % 0.50x" in text
 
 
 def test_nothing_is_called_the_shortest_step_whose_interval_touches_another(tmp_path: Path) -> None:
@@ -72,18 +72,18 @@ def test_nothing_is_called_the_shortest_step_whose_interval_touches_another(tmp_
     assert "bucketed has the shortest median step, 105 ms ±" in text
     assert "not distinguishable: overlapped, torch" in text
     assert 'class="number fastest"' not in page
-    assert "bucketed has the shortest step, 105 ms ±0.2 %" in plain(page_of(tmp_path / "apart", parallel.strategies()))
+    assert "bucketed has the shortest step, 105 ms ± 0.2 %" in plain(page_of(tmp_path / "apart", parallel.strategies()))
 
 
 def test_an_all_reduce_is_told_per_gpu_and_direction_with_its_interval(tmp_path: Path) -> None:
     text = plain(page_of(tmp_path, [one | {"drift_ms": 0.1} for one in parallel.collectives()]))
-    assert "ranks (NCCL): 100 GB/s ±2.5 % of bus bandwidth per GPU and direction" in text
+    assert "ranks (NCCL): 100 GB/s ± 2.5 % of bus bandwidth per GPU and direction" in text
     assert "each link" not in text
 
 
 def test_a_sharded_step_stands_with_its_interval(tmp_path: Path) -> None:
     cases = [one | {"drift_ms": 5.0} for one in parallel.sharding()]
-    assert "its step takes 120 ms ±10 %, 0.83x ± 16 % as fast" in plain(page_of(tmp_path, cases))
+    assert "its step takes 120 ms ± 10 %, 0.83x ± 16 % as fast" in plain(page_of(tmp_path, cases))
 
 
 def test_numbers_and_marks_open_their_history(tmp_path: Path) -> None:
