@@ -3,7 +3,9 @@
 The kernels go to Triton's cache on disk, where the measuring process finds them.
 """
 
+import contextlib
 import functools
+import io
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -36,7 +38,8 @@ def compiled(params: dict[str, Any]) -> Reply:
         lambda *args, **options: kernels.append(kernel.warmup(*args, grid=grid, **options))
     )
     try:
-        build("attention_tiles", params, "meta").run()
+        with contextlib.redirect_stdout(io.StringIO()):  # Triton prints all PTX that ptxas refuses
+            build("attention_tiles", params, "meta").run()
         for kernel in kernels:
             kernel._init_handles()  # loads it, which shows its resources and whether it fits
     except Unavailable as reason:

@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import ClassVar
 
 import torch
+from triton.runtime.jit import KernelInterface
 
 from cs336_systems.attention import gpu, hopper
 from cs336_systems.attention.request import Request
@@ -89,6 +90,19 @@ def test_a_real_compiler_without_a_gpu():
     assert unavailable["status"] == "unavailable"
     assert taken == {"status": "ok", "registers": -1, "spills": -1, "shared_bytes": taken["shared_bytes"]}
     assert 0 < taken["shared_bytes"] < 99 * 2**10
+
+
+def test_what_triton_prints_of_a_refused_kernel_is_not_shown(monkeypatch, capsys):
+    class Refused:
+        def run(self):
+            print("all of its PTX")
+            raise RuntimeError("ptxas refuses it")
+
+    monkeypatch.setattr(KernelInterface, "__getitem__", KernelInterface.__getitem__)  # restored after the test
+    monkeypatch.setattr(compiling, "plan_for_this_gpu", lambda: None)
+    monkeypatch.setattr(compiling, "build", lambda *_: Refused())
+    assert compiling.compiled({})["reason"] == "RuntimeError: ptxas refuses it"
+    assert capsys.readouterr().out == ""
 
 
 def test_planning_without_memory_sees_the_gpu(monkeypatch):
