@@ -29,7 +29,7 @@ from cs336_systems.attention.hopper_tables import (
     HOPPER_FORWARD_PING_PONG,
 )
 from cs336_systems.attention.request import Request
-from tests.attention.gate import Shape, make_inputs
+from tests.attention.gate import DEVICE, Shape, make_inputs
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_the_keys_of_fewer_tiles_or_of_long_causal_ones_are_split() -> None:
 @pytest.mark.parametrize(("d", "padded"), [(100, 128), (20, 32), (96, 128), (40, 64)])
 def test_padded_rows_of_16_bits_are_taken_where_rows_without_padding_are(d: int, padded: int, batch: int) -> None:
     """What is allocated has none, and the copy engine (TMA) wants rows of a multiple of 16 bytes."""
-    q = tensor(batch, 16, 2048, padded)[..., :d]
+    q = tensor(batch, 16, 2048, padded).to(DEVICE)[..., :d]  # planning takes what can be launched
     assert (hopper_forward(CALL, q, q, q) is not None) == (d % 8 == 0)
     assert (hopper_backward(CALL, q, q, q) is not None) == (d % 8 == 0)
     assert callable(planning.choose_forward(CALL, q, q, q)) and callable(planning.choose_backward(CALL, q, q, q, q, q))
