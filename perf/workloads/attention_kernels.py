@@ -1,7 +1,7 @@
 """Our kernels of attention, each with the table that it goes by, the candidates for its entries, and its work."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,12 +65,7 @@ class Kernel:
     @property
     def candidates(self) -> tuple[str, ...]:
         """All combinations that suit."""
-        return tuple(joined(each) for each in itertools.product(*self.values.values()) if self.suits(*each))
-
-
-def joined(numbers: Iterable[int]) -> str:
-    """Return numbers as a candidate is written."""
-    return "x".join(map(str, numbers))
+        return tuple(choices.joined(each) for each in itertools.product(*self.values.values()) if self.suits(*each))
 
 
 def _few_scores(q: int, k: int, warps: int, *others: int) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 from perf.workloads import measured, measured_module
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import largest_error
-from perf.workloads.attention_kernels import KERNELS, Kernel, joined
+from perf.workloads.attention_choices import joined
+from perf.workloads.attention_kernels import KERNELS, Kernel
 from perf.workloads.attention_launches import Tensors, hopper_module, request_of, triton_plans
 from perf.workloads.attention_oracle import Answer
 from perf.workloads.attention_problem import BYTES, AttentionProblem, floor, inputs
@@ -43,9 +44,10 @@ def choice(name: str, problem: AttentionProblem, device: str) -> tuple[str, str]
     kernel = KERNELS[name]
     request = request_of(problem)._replace(products=measured("attention.request", "FP32_PRODUCTS")["ieee"])
     q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
+    k = q.new_empty(problem.kv_shape)
     if kernel.is_gluon and not (problem.dtype in kernel.dtypes and hopper_module().hopper_takes(request, q)):
         return None
-    entry, numbers = kernel.chosen(request, q, problem.kv_shape)
+    entry, numbers = kernel.chosen(request, q, k)
     return entry, joined(numbers)
 
 

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from perf.harness.case import Case, ClockName
 from perf.studies.attention.cells import CLOCKS, MASKS, Cell
 from perf.studies.attention.groups import Problem
-from perf.workloads.attention_kernels import KERNELS, Kernel, Shape, joined
+from perf.workloads.attention_choices import joined
+from perf.workloads.attention_kernels import KERNELS, Kernel, Shape
 
 MIN_SIZES = {"q": 16, "k": 16}
 """Minimum sizes of tl.dot; for any other number of a candidate it is 1."""
