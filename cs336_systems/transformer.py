@@ -185,12 +185,15 @@ def rotations(
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin of the angle of each position and pair of dimensions, (context_length, head_dim / 2) each.
 
-    In float32, whatever the default dtype is: in 16 bits neighbouring positions are the same number.
+    In float32, whatever the default dtype is: in 16 bits neighbouring positions are the same number. The CPU computes
+    them: a GPU rounds otherwise, and a model would compute something else wherever it was built.
     """
-    dimensions = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device)
-    positions = torch.arange(context_length, dtype=torch.float32, device=device)
+    device = device or torch.get_default_device()
+    computing = device if device.type == "meta" else torch.device("cpu")
+    dimensions = torch.arange(0, head_dim, 2, dtype=torch.float32, device=computing)
+    positions = torch.arange(context_length, dtype=torch.float32, device=computing)
     angles = torch.outer(positions, float(theta) ** -(dimensions / head_dim))
-    return angles.cos(), angles.sin()
+    return angles.cos().to(device), angles.sin().to(device)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
