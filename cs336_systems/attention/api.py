@@ -198,6 +198,8 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, dropout_p: float) -> Tensor:
     # Only 4-D inputs reach SDPA's fused backends; 3-D ones fall to its math backend.
     q4, k4, v4 = (x.flatten(0, -4) if x.ndim > 4 else x[(None,) * (4 - x.ndim)] for x in (q, k, v))
+    if k4.shape[1] == 0:  # the CUDA backward of torch 2.11 asserts that there are heads, but takes an empty batch
+        q4, k4, v4 = (x.transpose(0, 1) for x in (q4, k4, v4))
     grouped = True if q4.shape[1] != k4.shape[1] else False  # noqa: SIM210  # bool() of symbolic sizes stays symbolic
     if softmax_scale is not None and softmax_scale < _LEAST:  # torch masks with -inf before it multiplies, on the CPU
         q4, softmax_scale = (-q4, -softmax_scale) if softmax_scale <= -_LEAST else (q4 * 0, 1.0)
