@@ -31,9 +31,12 @@ def spawn(
     concurrently. `function` must be importable and its result one that `torch.save` can write. Ranks see the
     shell's variables as of the first call.
 
-    Raises `ValueError` for a world_size below 1, and `RuntimeError` for a rank that exits without an error or a result.
+    Raises `ValueError` for a world_size below 1 or, with NCCL, above the number of GPUs, and `RuntimeError` for a rank
+    that exits without an error or a result.
     """
     require_at_least(1, world_size=world_size)
+    if "nccl" in backend and world_size > (gpus := torch.cuda.device_count()):
+        raise ValueError(f"world_size={world_size} was given; allowed with {backend}: a GPU for each rank, here {gpus}")
     get_context("forkserver").set_forkserver_preload([__name__])  # import torch once instead of in every rank
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         rank_args = (function, world_size, args, backend, timeout_s, folder)

@@ -54,6 +54,12 @@ def test_a_rank_that_exits_before_its_function_returns_is_an_error(how):
         spawn(leave, 2, how)
 
 
+def test_nccl_has_a_gpu_for_each_rank():
+    world_size = torch.cuda.device_count() + 1
+    with pytest.raises(ValueError, match=f"^world_size={world_size} was given; allowed with nccl: a GPU for each"):
+        process_group.spawn(describe, world_size, backend="nccl")
+
+
 @pytest.mark.parametrize("world_size", [0, -1, 2.0])
 def test_no_ranks_are_not_a_success(world_size):
     """As of a machine without GPUs, whose number is 0."""

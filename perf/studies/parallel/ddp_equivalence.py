@@ -43,7 +43,10 @@ def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_siz
             exact = trained(0, 1, None, steps, local_batch_size * world_size, device, size)
             for strategy in OURS:
                 arguments = (world_size, strategy, steps, local_batch_size, device, size)
-                weights = spawn(trained, world_size, *arguments, backend=backend)
+                try:
+                    weights = spawn(trained, world_size, *arguments, backend=backend)
+                except ValueError as error:
+                    raise click.ClickException(str(error)) from None
                 yield {"strategy": strategy, "world_size": world_size} | compared(weights, exact)
 
     whole = kept(rows(), device, out / "ddp-equivalence.json")
