@@ -126,12 +126,15 @@ def _sharded(sharding: str, model: Any, compute_dtype: Any) -> tuple[Any, Any]:
     except ImportError as error:
         raise Unavailable(f"this torch has no fully_shard: {error}") from error
     import torch
+    import torch.distributed as dist
 
     reduce_dtype = torch.float32 if sharding == "torch" else compute_dtype
     policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=reduce_dtype)
+    device = next(model.parameters()).device.type  # by default of a GPU if there is one, wherever the model is
+    mesh = dist.init_device_mesh(device, (dist.get_world_size(),))
     for block in blocks:
-        fully_shard(block, mp_policy=policy)
-    return fully_shard(model, mp_policy=policy), lambda: None
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    return fully_shard(model, mesh=mesh, mp_policy=policy), lambda: None
 
 
 def _rows(value: Any) -> Any:
