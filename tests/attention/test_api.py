@@ -288,14 +288,14 @@ def test_a_mask_is_causal_or_not(mask: Any) -> None:
 @pytest.mark.parametrize("scale", [-0.3, 0.0, 0.3, 2, 1e-44, 1e-46, -1e-46, 5e-324])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_a_scale_has_any_sign(impl: str, scale: float) -> None:
-    q, k, v = torch.randn(3, 2, 4, 33, 16).unbind()
+    q, k, v = torch.randn(3, 2, 4, 33, 16, device=DEVICE).unbind()
     expected = flash_attention(q, k, v, True, impl="reference", softmax_scale=scale)
     torch.testing.assert_close(flash_attention(q, k, v, True, impl=impl, softmax_scale=scale), expected)
 
 
 @pytest.mark.parametrize("impl", ["pytorch", "triton"])
 def test_a_second_derivative_is_refused_but_by_the_reference(impl: str) -> None:
-    q = torch.randn(2, 5, 16, requires_grad=True)
+    q = torch.randn(2, 5, 16, device=DEVICE, requires_grad=True)
     (gradient,) = torch.autograd.grad(flash_attention(q, q, q, impl="reference").sum(), q, create_graph=True)
     assert torch.autograd.grad(gradient.square().sum(), q)[0].any()
     with pytest.raises(RuntimeError, match="impl='reference' takes create_graph=True"):

@@ -17,7 +17,7 @@ from perf.gate.evidence import Arm, Evidence
 from perf.gate.judge import judge
 from perf.gate.rate import Rate
 from perf.gate.self_test import SelfTestResult, table
-from perf.gate.self_test_case import PLANTED, PLANTED_ON_CPU, SelfTestCase
+from perf.gate.self_test_case import PLANTED, SelfTestCase
 from perf.gate.verdicts import Judgement
 from perf.harness.case import Case, ClockName
 from tests.gate.made_evidence import evidence, rows
@@ -123,6 +123,8 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
         "self-test",
         "-b",
         r"SmokeAttention.*\(128.*'forward', 'reference'",
+        "--plant",
+        "30",
     ]
     done = subprocess.run(
         command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
@@ -133,7 +135,7 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert document["commit"] == head
     assert [part["name"] for part in document["parts"]] == [
-        part.title for part in (SelfTestCase(None), *PLANTED_ON_CPU)
+        part.title for part in (SelfTestCase(None), *self_test.planting([0.3]))
     ]
     for part in document["parts"]:
         assert len(part["verdicts"]) == 1

@@ -5,6 +5,7 @@ import random
 
 import pandas
 import pytest
+import torch
 
 from perf.harness.suite import cases_of
 from perf.selection import asv_classes
@@ -51,11 +52,9 @@ def test_the_noise_study_names_cases_that_exist():
 
 
 def small():
-    """A control of a CPU."""
-    every = (
-        case for name, cls, _ in asv_classes() if name.startswith("smoke.SmokeControls") for case in cases_of(cls())
-    )
-    return next(every)
+    """A control of this machine."""
+    controls = "controls.Controls" if torch.cuda.is_available() else "smoke.SmokeControls"
+    return next(case for name, cls, _ in asv_classes() if name.startswith(controls) for case in cases_of(cls()))
 
 
 class Bar:
@@ -63,7 +62,7 @@ class Bar:
         pass
 
 
-def test_both_designs_run_on_a_cpu(monkeypatch):
+def test_both_designs_run(monkeypatch):
     for name, few in (("ALLOCATIONS", 2), ("PASSES", 2), ("SAMPLES", 2), ("VISITS", 2)):
         monkeypatch.setattr(study, name, few)
     rows = list(study._crossed([small()], 0, Bar()))

@@ -25,7 +25,7 @@ def invoke(*arguments):
 def peer(config, weights, ids, targets):
     """A user's step, as `--against` takes it."""
     attention = functools.partial(reference.scaled_dot_product_attention, is_causal=True)
-    model = TransformerLM(config, ids.shape[1], attention)
+    model = TransformerLM(config, ids.shape[1], attention).to(ids.device)
     model.load_state_dict(weights, strict=True)
     optimizer = torch.optim.AdamW(model.parameters())
 

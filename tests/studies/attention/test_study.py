@@ -329,10 +329,14 @@ def test_rows_of_a_file_without_kv_heads_are_of_as_many_as_q_has():
     assert list(results.pairs(older)) == list(results.pairs(rows))
 
 
+def refused(q, k, v, is_causal):
+    raise RuntimeError("no")
+
+
 def test_a_study_that_compares_nothing_replaces_no_file(tmp_path):
     (tmp_path / "attention.json").write_text("earlier")
-    done = invoke("--size", "tiny", "--group", "leaderboard", "--impl", "sdpa_cudnn", "--against", "sdpa_flash",
-                  "--out", str(tmp_path))  # fmt: skip
+    ours = ["--impl", f"{__name__}:refused", "--against", "reference"]
+    done = invoke("--size", "tiny", "--group", "leaderboard", *ours, "--out", str(tmp_path))
     assert done.exit_code == 1 and done.output.splitlines()[-1].startswith("Error: ")
     assert (tmp_path / "attention.json").read_text() == "earlier"
 

@@ -9,11 +9,13 @@ from click.testing import CliRunner
 from perf.__main__ import main
 from perf.studies.parallel import fsdp
 
+WHERE = ["--world-size", "2", "--prefetch", "1", "--precision", "bf16"]
+
 
 def pairs_of(monkeypatch, *arguments):
     asked = []
     monkeypatch.setattr(fsdp, "compare_pairs", lambda pairs, *_: asked.append(pairs))
-    done = CliRunner().invoke(main, ["study", "fsdp", "--prefetch", "1", "--precision", "bf16", *arguments])
+    done = CliRunner().invoke(main, ["study", "fsdp", *WHERE, *arguments])
     assert done.exit_code == 0, done.output
     return asked[0]
 

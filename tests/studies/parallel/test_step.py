@@ -13,7 +13,7 @@ from perf.studies.parallel.step import arm_of
 from perf.studies.speedups import Effort
 from perf.workloads.workload import Floor, Workload
 
-TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
+TINY = ["--world-size", "2", "--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
 A, B, C = (("data_parallel", {"strategy": name}) for name in ("bucketed", "torch", "broken"))
 PAIRS = {("a", "b"): (A, B), ("c", "b"): (C, B)}
 
