@@ -40,7 +40,8 @@ def require_complete(archive: Path) -> None:
             packed.extractall(folder)
         done = subprocess.run([sys.executable, *collect], cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
-        reason = next((line[2:] for line in done.stdout.splitlines() if line.startswith("E  ")), "it has no tests")
+        lines = done.stdout.splitlines() + done.stderr.splitlines()
+        reason = next((line[2:] for line in lines if line.startswith("E  ")), lines[-1] if lines else "it has no tests")
         raise click.ClickException(f"code.zip would not run its own tests: {reason.strip()}")
 
 

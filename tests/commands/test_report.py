@@ -192,9 +192,9 @@ def test_a_warning_costs_no_report(unconverted, tmp_path):
 
 FILES_OF_CHECKOUT = [
     ".gitignore",
-    "code.py",
     "new.py",
     "notes.txt",
+    "source.py",
     "tests/data.pt",
     "tests/rows.json",
     "tests/test_code.py",
@@ -204,8 +204,8 @@ FILES_OF_CHECKOUT = [
 def checkout(folder):
     """A small repository: tracked, deleted, ignored and new files."""
     (folder / "tests").mkdir(parents=True)
-    (folder / "tests" / "test_code.py").write_text("import code\n\n\ndef test_it():\n    pass\n")
-    for name in ("code.py", "gone.py", "tests/data.pt", "tests/rows.json", "notes.txt"):
+    (folder / "tests" / "test_code.py").write_text("import source\n\n\ndef test_it():\n    pass\n")
+    for name in ("source.py", "gone.py", "tests/data.pt", "tests/rows.json", "notes.txt"):
         (folder / name).write_text(f"# {name}")
     (folder / ".gitignore").write_text("# made\n*.log\nbuilt/\n\nkept/**/*.part\n")
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
