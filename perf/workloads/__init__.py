@@ -112,6 +112,15 @@ def measured(module: str, name: str) -> Any:
     raise Unavailable(reason)
 
 
+def require_triton(impl: str, device: str) -> None:
+    """Raise `Unavailable` if `impl` launches Triton kernels, and `device` is a CPU without Triton's interpreter."""
+    if impl.startswith("triton") and device == "cpu":
+        import triton
+
+        if not triton.knobs.runtime.interpret:
+            raise Unavailable(f"{impl} needs a CUDA GPU; Triton's interpreter, TRITON_INTERPRET=1, computes on a CPU")
+
+
 def measured_module(module: str) -> ModuleType:
     """Return `cs336_systems.<module>` of the measured commit. Raises `Unavailable` if the commit lacks it.
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads import compile_any_number_of_shapes, imported, measured, set_in
+from perf.workloads import compile_any_number_of_shapes, imported, measured, require_triton, set_in
 from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import Unavailable, WrongResult
 
@@ -23,7 +23,7 @@ BACKENDS = {
 
 
 def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
-    """Return the function of q, k, v of `problem`. Raises `Unavailable` if this commit does not have it.
+    """Return the function of q, k, v of `problem`. Raises `Unavailable` if this commit or machine lacks it.
 
     `impl` is one of `IMPLS`, or module:function, a user's own f(q, k, v, is_causal) -> out, all of the same shape,
     (batch, heads, seq_len, d), unless the problem is grouped.
@@ -31,6 +31,7 @@ def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
     if ":" in impl:
         return _with_heads(_of_a_user(imported(impl), problem))
     check_impl(impl)
+    require_triton(impl, device)
     return IMPLS[impl](problem, device)
 
 

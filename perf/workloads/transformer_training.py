@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from perf.workloads import PACKAGE, compile_any_number_of_shapes, measured
+from perf.workloads import PACKAGE, compile_any_number_of_shapes, measured, require_triton
 from perf.workloads.foreign_model import Foreign
 from perf.workloads.transformer_oracle import BATCH, SIZES, ExactStep, Size, Weights, batch_of, initial, oracle
 from perf.workloads.transformer_state import (
@@ -56,6 +56,9 @@ class Training:
         require_allowed(params, precision=MATMUL_DTYPES)
         if self.precision not in measured("training", "PRECISIONS"):
             raise Unavailable(f"this commit has no precision {self.precision}")
+        require_triton(params["attention"], device)
+        if self.graphed and device == "cpu":
+            raise Unavailable(f"{self.variant} needs a CUDA GPU")
         if self.variant.startswith("compiled"):
             compile_any_number_of_shapes()
         self._params, self._device, self._exact = params, device, exact

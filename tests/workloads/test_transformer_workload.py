@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton
 
 from cs336_systems import configs, training, transformer
 from cs336_systems.accounting.peak import peak_step_bytes
@@ -254,3 +255,11 @@ def test_a_frozen_parameter_of_ones_own_model_needs_no_gradient_and_is_to_stay(m
     monkeypatch.setattr(training.train, "optimizer_step", lambda: (right(), embedding.weight.data.mul_(1.1)))
     with pytest.raises(WrongResult, match="update"):
         step.check()
+
+
+@pytest.mark.parametrize(("variant", "attention"), [("cuda_graph", "sdpa"), ("eager", "triton")])
+def test_what_needs_a_gpu_is_no_error_of_a_cpu(variant, attention, monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    params = {"size": "tiny", "context_length": 8, "precision": "fp32", "variant": variant, "attention": attention}
+    with pytest.raises(Unavailable, match=" needs a CUDA GPU"):
+        Training(params, "cpu")

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 import torch
+import triton
 
 from perf.workloads import attention, attention_impls, attention_leaderboard, attention_oracle, attention_problem, build
 from perf.workloads.attention_check import TOLERANCES
@@ -334,3 +335,10 @@ def test_axes_become_a_problem():
 def test_unknown_values_are_refused_with_those_that_are_known(change, message):
     with pytest.raises(ValueError, match=message):
         build("attention", ONE_HEAD | {"mode": "forward", "impl": "sdpa"} | change, "cpu")
+
+
+@pytest.mark.parametrize("impl", ["triton", "triton_tf32", "triton_compiled", "triton_forward_compiled_backward"])
+def test_compiled_kernels_are_no_error_of_a_cpu(impl, monkeypatch):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    with pytest.raises(Unavailable, match=f"^{impl} needs a CUDA GPU"):
+        build("attention", BATCH | {"mode": "forward", "impl": impl}, "cpu")
