@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import sys
 
 import pytest
 import torch
@@ -175,6 +176,16 @@ def test_what_is_no_checkpointing_is_refused_in_one_line():
         make_train_step(model(Checkpointing(1, "nested")), IDS, IDS, variant="compiled")
 
 
+@pytest.fixture
+def pythons_recursion_limit():
+    """Python's own, which what other tests import may have raised."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    yield
+    sys.setrecursionlimit(limit)
+
+
+@pytest.mark.usefixtures("pythons_recursion_limit")
 def test_nested_groups_are_as_deep_as_pythons_recursion_limit_allows():
     layers, x = nn.ModuleList(nn.Linear(2, 2) for _ in range(300)), torch.ones(1, 2)
     with pytest.raises(RuntimeError, match=r"^nested .* recursion limit of \d+; allowed: more layers in a group"):
