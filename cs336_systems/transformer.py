@@ -188,11 +188,11 @@ def rotations(
     In float32, whatever the default dtype is: in 16 bits neighbouring positions are the same number. The CPU computes
     them: a GPU rounds otherwise, and a model would compute something else wherever it was built.
     """
-    device = device or torch.get_default_device()
-    computing = device if device.type == "meta" else torch.device("cpu")
-    dimensions = torch.arange(0, head_dim, 2, dtype=torch.float32, device=computing)
-    positions = torch.arange(context_length, dtype=torch.float32, device=computing)
-    angles = torch.outer(positions, float(theta) ** -(dimensions / head_dim))
+    device = torch.get_default_device() if device is None else torch.device(device)
+    with torch.device("meta" if device.type == "meta" else "cpu"):
+        dimensions = torch.arange(0, head_dim, 2, dtype=torch.float32)
+        positions = torch.arange(context_length, dtype=torch.float32)
+        angles = torch.outer(positions, float(theta) ** -(dimensions / head_dim))
     return angles.cos().to(device), angles.sin().to(device)
 
 
