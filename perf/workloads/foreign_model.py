@@ -15,6 +15,8 @@ class Foreign:
         self._build, self._context_length, self._device = imported(name), context_length, device
         self._config = measured("configs", "MODEL_CONFIGS")[size_name]
         self._state: dict[str, Any] = {}
+        self.modules: list[str] = []
+        """Names of the modules of the first model."""
 
     def build(self, attention: str) -> Any:
         """Build a model with this attention, an impl of `flash_attention`."""
@@ -26,6 +28,7 @@ class Foreign:
             model = self._build(self._config, self._context_length, attend)
         if not self._state:
             self._state = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
+            self.modules = [name for name, _ in model.named_modules()]
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(self._state[name])

@@ -1,5 +1,6 @@
 """A user's own training step, checked against the losses of ours from the same weights on the same batch."""
 
+from collections import OrderedDict
 from typing import Any
 
 from perf.workloads import imported, measured
@@ -19,13 +20,15 @@ def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, seco
     """Build the step that `name`, module:function, returns; its first two calls check it, so that it is checked once.
 
     `params`: size, context_length, batch, and model if it is a user's own. The function is called with the
-    `ModelConfig`, the weights by their names in the model (float32, which it may keep), ids and targets. It returns a
-    function that takes a step of AdamW with torch's defaults and returns the loss from before the update. The first
-    loss is compared with `exact.loss`, the second with `second_loss`, which no other gradient or update rule gives.
+    `ModelConfig`, the model's state dict (float32, which it may keep), ids and targets. It returns a function that
+    takes a step of AdamW with torch's defaults and returns the loss from before the update. The first loss is compared
+    with `exact.loss`, the second with `second_loss`, which no other gradient or update rule gives.
     """
     config = measured("configs", "MODEL_CONFIGS")[params["size"]]
     foreign = foreign_of(params, device)
-    weights = foreign.first(device) if foreign else weights_of(SIZES[params["size"]], device)
+    weights = OrderedDict(foreign.first(device) if foreign else weights_of(SIZES[params["size"]], device))
+    # By the names of modules, as torch saves them along, a `TransformerLM` tells its own RoPE layout from the course's.
+    weights._metadata = {name: {} for name in (foreign.modules if foreign else ("",))}  # type: ignore[attr-defined]
     step = imported(name)(config, weights, *data_of(params, device))
     del weights
     losses: list[float] = []

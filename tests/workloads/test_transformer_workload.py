@@ -11,9 +11,9 @@ from cs336_systems import configs, training, transformer
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
 from perf.harness import records
-from perf.workloads import build
+from perf.workloads import build, peer_step
 from perf.workloads.transformer import MODES
-from perf.workloads.transformer_oracle import SIZES, weights_of
+from perf.workloads.transformer_oracle import SIZES, ExactStep, weights_of
 from perf.workloads.transformer_training import Training
 from perf.workloads.workload import Unavailable, WrongResult
 
@@ -195,6 +195,34 @@ def test_the_weights_that_a_peer_gets_are_those_of_the_model():
     assert {name: weight.shape for name, weight in weights.items()} == {
         name: parameter.shape for name, parameter in model.named_parameters()
     }
+
+
+def ours(config, context_length, attention):
+    return transformer.TransformerLM(config, context_length, attention)
+
+
+def of_the_course(config, context_length, attention):
+    """Its model, as far as a state dict tells: its queries and keys are in another order."""
+    model = ours(config, context_length, attention)
+    model.layers[0].attn.positional_encoder = torch.nn.Identity()
+    return model
+
+
+LOADED = []
+
+
+def a_peer(config, weights, ids, targets):
+    model = transformer.TransformerLM(config, ids.shape[1])
+    model.load_state_dict(weights)
+    LOADED[:] = [(weights, dict(model.named_parameters()))]
+
+
+@pytest.mark.parametrize("model", [{}, {"model": f"{__name__}:ours"}, {"model": f"{__name__}:of_the_course"}])
+def test_our_model_loads_the_weights_that_a_peer_gets(model):
+    peer_step.build(f"{__name__}:a_peer", CASE | model, "cpu", ExactStep(1.0, 1.0), 1.0)
+    (weights, loaded), of_course = LOADED.pop(), "course" in str(model)
+    reordered = {name for name, weight in loaded.items() if not torch.equal(weight, weights[name])}
+    assert reordered == {name for name in loaded if of_course and name.endswith(("q_proj.weight", "k_proj.weight"))}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

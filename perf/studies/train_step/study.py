@@ -70,9 +70,10 @@ def command(models: Models, ours: str | None, against: tuple[str, ...], effort: 
     together are compared in pairs.
 
     Every arm is checked before it is timed: its loss, gradient and update against float64. A peer of your own,
-    build_step(config, weights, ids, targets), is called with TransformerLM's weights by name, float32, and returns a
-    function that takes one step of AdamW (torch's defaults) and returns its loss; that loss and the next are compared
-    with ours. Incorrect arms and times below the physical floor are refused.
+    build_step(config, weights, ids, targets), is called with TransformerLM's state dict, float32, whose RoPE rotates
+    dimension i of a head with i + head_dim / 2. It returns a function that takes one step of AdamW (torch's defaults)
+    and returns its loss; that loss and the next are compared with ours. Incorrect arms and times below the physical
+    floor are refused.
     """
     kind = device_kind()
     ours, against = ours or OURS[kind], against or AGAINST[kind]
