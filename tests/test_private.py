@@ -107,6 +107,7 @@ def gather_and_scatter(rank, how):
     return [whole[:, 0].tolist() for whole in wholes], [mine.flatten().tolist() for _, mine in terms], len(works)
 
 
+@counts_coalesced_calls
 @pytest.mark.parametrize("how", [None, "gone", "changed"])
 def test_many_tensors_are_gathered_and_reduced_in_one_call_or_one_by_one(how):
     for rank, (gathered, reduced, calls) in enumerate(spawn_processes(gather_and_scatter, 2, how)):

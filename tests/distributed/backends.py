@@ -28,6 +28,13 @@ class LikeGlooOnCuda(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802, torch's name
         return LIKE_GLOO_ON_CUDA
 
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:  # torch's own is its first backend's, and this has none
+        return self._name
+
 
 def _plain(name: str) -> Any:
     def collective(self: LikeGlooOnCuda, *args: Any, **kwargs: Any) -> Any:

@@ -32,8 +32,9 @@ RANKS = os.environ.get("TESTS_RANKS", "gloo")  # set by conftest.py
 BACKEND = "gloo" if RANKS == "gloo_on_cuda" else RANKS
 ON_NCCL = RANKS == "nccl"
 ON_GPUS = ON_NCCL or RANKS == "gloo_on_cuda"
+IS_PLAIN = RANKS not in ("gloo", "nccl")  # the backend has torch's plain collectives alone
 TIMEOUT_S = 60.0
-counts_coalesced_calls = pytest.mark.skipif(RANKS not in ("gloo", "nccl"), reason="the backend coalesces no calls")
+counts_coalesced_calls = pytest.mark.skipif(IS_PLAIN, reason="the backend coalesces no calls")
 
 
 def spawn(function: Callable[..., Any], world_size: int, *args: Any, backend: str = BACKEND) -> list[Any]:
