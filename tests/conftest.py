@@ -36,6 +36,8 @@ if not HAS_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
     speed_up_interpreter()
 
+for name in [name for name in os.environ if name.startswith("PERF_")]:
+    del os.environ[name]  # of a runner, such as its locked clock; a test sets its own
 os.environ["PERF_PREFLIGHT"] = "off"  # tests share the GPU; those of the preflight itself set it
 
 

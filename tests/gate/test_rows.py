@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from perf.commands import gate as command
 from perf.gate.rows import rows
 from perf.gate.simulation import PR_ROWS
+from perf.harness import device
 from perf.selection import SETS, asv_classes
 from tests.repositories import needs_checkout
 
@@ -65,6 +66,7 @@ def test_the_first_of_the_gpus_that_are_there(
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
         raise SystemExit(0)
 
+    monkeypatch.setattr(device, "machine", lambda: {"machine": "m", "gpu": ""})  # torch would count those GPUs for good
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
     monkeypatch.setattr(command, "compare", compare)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of its own
