@@ -56,9 +56,20 @@ chosen_set = click.option(
 bench = click.option(
     "-b", "--bench", "pattern", type=Regex(), help="Select rows by name instead; asv's method may be missing."
 )
+
+
+def _hide_other_gpus(_context: click.Context, _option: click.Parameter, gpus: int | None) -> int | None:
+    """Let this process and those that it starts see the first `gpus` alone, before it locks or counts any."""
+    if gpus:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])
+    return gpus
+
+
 gpus = click.option(
     "--gpus",
     type=click.IntRange(1),
+    callback=_hide_other_gpus,
     metavar="N",
     help="Use the first N GPUs, and of the multi-GPU cases those on N. Default: all of both.",
 )
@@ -74,9 +85,6 @@ def selected(chosen: str | None, pattern: str | None, gpus: int | None = None) -
     """Return empty evidence of the rows that these options select, for processes that see so many GPUs."""
     if chosen and pattern:
         raise click.UsageError("--set and -b were both given; allowed: one of them")
-    if gpus:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:gpus])  # inherited by measuring processes
     name = chosen or ("pr" if device.machine()["gpu"] else "smoke")
     found = rows(pattern or SETS[name], gpus)
     if not found:

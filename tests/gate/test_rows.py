@@ -2,8 +2,6 @@
 
 import os
 import re
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ from click.testing import CliRunner
 from perf.commands import gate as command
 from perf.gate.rows import rows
 from perf.gate.simulation import PR_ROWS
-from perf.harness import device
+from perf.harness import device, lock
 from perf.selection import SETS, asv_classes
 from tests.repositories import needs_checkout
 
@@ -58,17 +56,21 @@ def test_cases_on_several_gpus_use_all_that_the_gate_was_given(gpus: int | None,
     ("before", "gpus", "after"), [("", 2, "0,1"), ("3,5,7", 2, "3,5"), ("3", 4, "3")], ids=["all", "some", "fewer"]
 )
 def test_the_first_of_the_gpus_that_are_there(
-    before: str, gpus: int, after: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    before: str, gpus: int, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    seen = {}
+
+    def note(name: str, answer: Any) -> Any:
+        seen[name] = os.environ["CUDA_VISIBLE_DEVICES"]
+        return answer
 
     def compare(*arguments: Any, **options: Any) -> Any:
-        seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
-        raise SystemExit(0)
+        raise SystemExit(note("measured", 0))
 
-    monkeypatch.setattr(device, "machine", lambda: {"machine": "m", "gpu": ""})  # torch would count those GPUs for good
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    monkeypatch.setattr(lock, "visible_gpus", lambda: note("locked", []))
+    # torch would keep the number that it counts here for the tests after this one
+    monkeypatch.setattr(device, "machine", lambda: note("counted", {"machine": "m", "gpu": ""}))
     monkeypatch.setattr(command, "compare", compare)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of its own
     done = CliRunner().invoke(command.command, ["HEAD", "--set", "smoke", "--gpus", str(gpus)])
-    assert seen == [after], done.output
+    assert seen == dict.fromkeys(("locked", "counted", "measured"), after), done.output
