@@ -161,13 +161,14 @@ def test_a_phone_scrolls_tables_not_the_page_and_no_request_leaves(site: str, dr
     browser.assert_stayed_home(driver, site)
 
 
-BROKEN_NUMBERS = r"""
-const broken = [];
-for (const title of document.querySelectorAll("tbody th[scope='row']")) {
+BROKEN = r"""
+const broken = [], [selector, pattern] = arguments;
+for (const title of document.querySelectorAll(selector)) {
   const walker = document.createTreeWalker(title, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
-    if (walker.currentNode.parentElement.closest(".small")) continue; // reasons below a name
-    for (const { index, 0: word } of walker.currentNode.data.matchAll(/[\w.]*\d[\w.]*/g)) {
+    if (walker.currentNode.parentElement.closest(".small, code")) continue; // .small: reasons below a name
+    if (walker.currentNode.parentElement.matches("details:not([open])")) continue;
+    for (const { index, 0: word } of walker.currentNode.data.matchAll(new RegExp(pattern, "gu"))) {
       const range = document.createRange();
       range.setStart(walker.currentNode, index);
       range.setEnd(walker.currentNode, index + word.length);
@@ -185,7 +186,14 @@ def test_a_phone_breaks_no_name_within_a_number(site: str, driver: Any) -> None:
         driver.get(f"{site}{page}.html")
         browser.wait(driver, lambda _: driver.find_elements("css selector", "tbody th a"), "no names")
         driver.execute_script("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        assert driver.execute_script(BROKEN_NUMBERS) == [], page
+        assert driver.execute_script(BROKEN, "tbody th[scope='row']", r"[\w.]*\d[\w.]*") == [], page
+
+
+def test_a_phone_breaks_no_word_in_a_table(site: str, driver: Any) -> None:
+    browser.emulate(driver, 390)
+    for page in OURS:
+        driver.get(f"{site}{page}.html")
+        assert driver.execute_script(BROKEN, "tbody td", r"\p{L}{2,24}") == [], page
 
 
 UNDER_A_NUMBER = """
