@@ -40,12 +40,12 @@ def why_slower(base: Outcome, head: Outcome, change_s: float) -> str:
     }
     sign = 1 if change_s > 0 else -1
     if sign * sum(moves.values()) < MIN_SHARE * abs(change_s) * 1e6:
-        total = f"{sum(before.values()):.1f} -> {sum(after.values()):.1f} us"
+        total = f"{sum(before.values()):.1f} -> {sum(after.values()):.1f} µs"
         return f"the kernels of one call do not explain it: {total}"
     name = max(moves, key=lambda kernel: sign * moves[kernel])
     share, rest_us = moves[name] / (change_s * 1e6), change_s * 1e6 - moves[name]
-    rest = f"; the rest of the call {rest_us:+.1f} us" if share >= 1.005 else ""
-    parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} us ({share:.0%} of the change{rest})"]
+    rest = f"; the rest of the call {rest_us:+.1f} µs" if share >= 1.005 else ""
+    parts = [f"{_described(name, before, after, renamed)} {moves[name]:+.1f} µs ({share:.0%} of the change{rest})"]
     parts += _compiled(base.triton_kernels, head.triton_kernels, name, renamed.get(name, name))
     return shortened(", ".join(parts), MAX_LINE)
 

@@ -92,7 +92,7 @@ def test_a_slower_row_says_which_kernel_it_was():
         ),
     }
     got = word_of(judge([*rows(), evidence("slow", 0.05, **arms)]), "slow")
-    assert "attention_forward +50.0 us" in got.reason
+    assert "attention_forward +50.0 µs" in got.reason
 
 
 @pytest.mark.parametrize(

@@ -21,30 +21,30 @@ def compiled(**facts):
 @pytest.mark.parametrize(
     ("base", "head", "change_us", "line"),
     [
-        (ran(("fwd", 100), ("bwd", 200)), ran(("fwd", 101), ("bwd", 230)), 31, "bwd +30.0 us (97% of the change)"),
-        (ran(("bwd", 200)), ran(("bwd", 230)), 60, "bwd +30.0 us (50% of the change)"),
+        (ran(("fwd", 100), ("bwd", 200)), ran(("fwd", 101), ("bwd", 230)), 31, "bwd +30.0 µs (97% of the change)"),
+        (ran(("bwd", 200)), ran(("bwd", 230)), 60, "bwd +30.0 µs (50% of the change)"),
         (
             ran(("fwd", 9), ("bwd", 200)),
             ran(("fwd", 29), ("bwd", 170)),
             -20,
-            "bwd -30.0 us (150% of the change; the rest of the call +10.0 us)",
+            "bwd -30.0 µs (150% of the change; the rest of the call +10.0 µs)",
         ),
-        (ran(("bwd", 200)), ran(("bwd", 180)), -20, "bwd -20.0 us (100% of the change)"),
-        (ran(("fwd", 100)), ran(("fwd", 100), ("copy", 8)), 8, "new kernel copy +8.0 us (100% of the change)"),
-        (ran(("fwd", 100), ("copy", 8)), ran(("fwd", 100)), -8, "without copy -8.0 us (100% of the change)"),
+        (ran(("bwd", 200)), ran(("bwd", 180)), -20, "bwd -20.0 µs (100% of the change)"),
+        (ran(("fwd", 100)), ran(("fwd", 100), ("copy", 8)), 8, "new kernel copy +8.0 µs (100% of the change)"),
+        (ran(("fwd", 100), ("copy", 8)), ran(("fwd", 100)), -8, "without copy -8.0 µs (100% of the change)"),
         (
             ran(("gemm_128x128_stages3", 100)),
             ran(("gemm_128x64_stages3", 120)),
             20,
-            "gemm_128x128_stages3, now gemm_128x64_stages3, +20.0 us (100% of the change)",
+            "gemm_128x128_stages3, now gemm_128x64_stages3, +20.0 µs (100% of the change)",
         ),
         (
             ran(("gemm_128x128", 100)),
             ran(("gemm_128x64", 90), ("gemm_128x32", 60)),
             50,
-            "new kernel gemm_128x32 +60.0 us (120% of the change; the rest of the call -10.0 us)",
+            "new kernel gemm_128x32 +60.0 µs (120% of the change; the rest of the call -10.0 µs)",
         ),
-        (ran(("bwd", 200)), ran(("bwd", 201)), 50, "the kernels of one call do not explain it: 200.0 -> 201.0 us"),
+        (ran(("bwd", 200)), ran(("bwd", 201)), 50, "the kernels of one call do not explain it: 200.0 -> 201.0 µs"),
         (ran(("bwd", 200)), Outcome("ok"), 50, ""),
     ],
 )
@@ -64,7 +64,7 @@ def test_the_kernel_that_moved_most(base, head, change_us, line):
 )
 def test_what_the_compiler_made_of_it(facts, line):
     base, head = ran(("bwd", 200), triton=compiled()), ran(("bwd", 230), triton=compiled(**facts))
-    assert why_slower(base, head, 30e-6) == f"bwd +30.0 us (100% of the change), {line}"
+    assert why_slower(base, head, 30e-6) == f"bwd +30.0 µs (100% of the change), {line}"
 
 
 def test_of_two_versions_of_a_kernel_nothing_is_claimed():

@@ -35,7 +35,7 @@ WORDS = (
 )  # fmt: skip
 TERMS = (
     ("Negligible", "The largest change that a benchmark class ignores: a share of the time or a number of seconds, "
-     "whichever is larger. Kernels of 50 us and more have a limit per row: twice the upper end of the 95 % interval of "
+     "whichever is larger. Kernels of 50 µs and more have a limit per row: twice the upper end of the 95 % interval of "
      "the row's changes on identical code on this machine, and at least 0.3 %."),
     ("Minimum detectable", "The slow-down that twelve processes call SLOWER with a probability of 95 %, given the "
      "scatter of the row's visits."),

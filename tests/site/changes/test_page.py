@@ -120,7 +120,7 @@ def kernels_of(*, slower_from: int, us: float):
 
 def test_the_kernel_that_moved_is_named() -> None:
     text = text_of(page_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5)))
-    assert "kernel_of_it +200000.0 us (100% of the change)" in text
+    assert "kernel_of_it +200000.0 µs (100% of the change)" in text
     assert open_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5))
 
 
