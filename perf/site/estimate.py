@@ -86,7 +86,7 @@ class Ratio:
     @property
     def words(self) -> str:
         """ "1.05× ± 4.0 %"; "1.05× ± ?" of a single sample."""
-        return f"{units.times(self.value)} ± {units.percent(self.half)}"
+        return f"{units.times(self.value)} ±\u00a0{units.percent(self.half)}"
 
 
 def ratio(mine: Estimate, other: Estimate) -> Ratio:

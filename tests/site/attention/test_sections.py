@@ -64,8 +64,8 @@ def test_a_ratio_of_memory_that_rounds_to_one_is_no_ratio() -> None:
     assert [ratio for ratio, _ in _headline(overviews, True, known)] == ["", "2.00\u00d7"]
     known = SECTIONS["attention.FlashAttention"]
     assert [ratio for ratio, _ in _headline(overviews, True, known)] == [
-        "1.00\u00d7 ± 1.0\u00a0%",
-        "2.00\u00d7 ± 1.0\u00a0%",
+        "1.00\u00d7 ±\u00a01.0\u00a0%",
+        "2.00\u00d7 ±\u00a01.0\u00a0%",
     ]
 
 

@@ -36,7 +36,7 @@ def test_each_point_is_the_fastest_peers_time_over_ours() -> None:
     drawn = picture(measured(*GRID))
     titles = {line["name"]: [point["title"] for point in line["points"]] for line in drawn["lines"]}
     assert list(titles) == ["backward, d 64", "forward, d 64"]
-    assert titles["backward, d 64"] == ["backward, d 64, 512 keys: 1.25\u00d7 ± 0.0\u00a0% as fast as cuDNN"]
+    assert titles["backward, d 64"] == ["backward, d 64, 512 keys: 1.25\u00d7 ±\u00a00.0\u00a0% as fast as cuDNN"]
     short, long = titles["forward, d 64"]
     assert "1.50\u00d7" in short
     assert "FlexAttention" in short
@@ -57,7 +57,7 @@ def test_the_interval_holds_what_both_times_leave_open() -> None:
 def test_the_distance_to_cudnn_is_that_of_the_longest_sequence() -> None:
     drawn = picture(measured(*GRID))
     assert drawn["longest"] == 1024
-    assert drawn["cudnn"] == [("forward, d 64", "0.80\u00d7 ± 0.0\u00a0%")]
+    assert drawn["cudnn"] == [("forward, d 64", "0.80\u00d7 ±\u00a00.0\u00a0%")]
     page = render("demo", [MachineOverview("h200", "", (), (), (), machine_of((), "h200"), speedups=drawn)], "#")
     assert "1024 keys: forward, d 64 0.80\u00d7" in text_of(page)
 
