@@ -137,11 +137,19 @@ for (const parent of document.querySelectorAll("main, main :not(tr)")) {
 """
 
 
+NAMED_WITHOUT_MACHINE = """
+const text = (one) => one.getAttribute("aria-labelledby").split(" ").map((id) => document.getElementById(id).innerText);
+return [...document.querySelectorAll(".machine section[aria-labelledby]")]
+  .filter((one) => text(one)[0] !== text(one.closest(".machine"))[0]).map((one) => one.outerHTML);
+"""
+
+
 def test_axe_finds_no_violation(site: str, driver: Any) -> None:
     from axe_core_python.selenium import Axe
 
     for page in (*OURS, "history"):
         driver.get(f"{site}{page}.html")
+        assert driver.execute_script(NAMED_WITHOUT_MACHINE) == [], f"{page}: not unique beside a second machine"
         driver.execute_script(TWO_OF_EACH)
         for scheme, width in (("light", 1300), ("dark", 390)):
             browser.emulate(driver, width, scheme)
