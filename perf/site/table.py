@@ -53,6 +53,11 @@ class Cell:
         """`value` as an attribute."""
         return "" if self.value is None else f"{self.value:.6g}" if isinstance(self.value, float) else str(self.value)
 
+    @property
+    def says_its_value(self) -> bool:
+        """Whether its text is `sorted_by`, so that no attribute repeats it: a sixth of the largest page."""
+        return bool(self.text) and not self.beside and self.sorted_by == self.text
+
 
 @dataclass(frozen=True)
 class Column:

@@ -41,6 +41,8 @@ def test_a_column_is_what_its_cells_are() -> None:
         "note": (False, False, False),
     }
     assert [cell.sorted_by for cell in found.rows[0][1]] == ["True", "64", "0.5", ""]
+    assert [cell.says_its_value for cell in found.rows[0][1]] == [False, True, False, False]
+    assert not number(4, str, beside="of 8").says_its_value and not number(None, str).says_its_value
 
 
 def test_a_time_that_is_not_there_has_its_reason() -> None:
