@@ -36,7 +36,7 @@ _SOFTWARE = (
 
 
 def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tuple[str, str]]:
-    """Name and value of each condition. Where sessions differ, every value is named, and of rates the range."""
+    """Name and value of each condition. Where sessions differ, all values are named, of rates and dates the range."""
     sessions = list({result.session.id: result.session for result in results}.values())
     timed = [result for result in results if quantity == "time" and result.status == "ok" and result.samples_s]
     weighed = any(result.status == "ok" and result.peak_bytes is not None for result in results)
@@ -50,7 +50,7 @@ def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tu
         ("Peak memory is", _MEMORY if weighed else ""),
         ("Ceilings", ceilings),
         ("Of ceiling", _OF_CEILING if ceilings else ""),
-        ("Measured", _each(session.started_at.replace("T", " ")[:16] + " UTC" for session in sessions)),
+        ("Measured", _when(sorted(session.started_at.replace("T", " ")[:16] for session in sessions))),
         ("Harness", _each(f"version {session.harness}, {_EFFORT[session.effort == 'full']}" for session in sessions)),
     ]
     return [(name, value) for name, value in found if value]
@@ -67,6 +67,11 @@ def split(each: Sequence[list[tuple[str, str]]]) -> tuple[list[tuple[str, str]],
 
 def _each(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(value for value in values if value))
+
+
+def _when(starts: Sequence[str]) -> str:
+    """ "2026-11-21 21:44 to 2026-11-22 06:10 UTC", of the sessions' starts in order."""
+    return f"{' to '.join(dict.fromkeys((*starts[:1], *starts[-1:])))} UTC" if starts else ""
 
 
 def _hardware(device: dict[str, Any]) -> str:

@@ -7,10 +7,11 @@ from typing import Any
 from perf import units
 from perf.harness.records import CaseResult
 from perf.site import conditions, pages
-from perf.site.estimate import estimate
+from perf.site.ceiling import rate
+from perf.site.estimate import estimate, ratio, shortest
 from perf.site.failures import by_reason
 from perf.site.newest import Site, commands
-from perf.site.step.rows import MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, ways_of
+from perf.site.step.rows import HALF, MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, ways_of
 from perf.site.table import Cell, Row, duration, number, parameter, table
 
 BASELINE = ("bf16", "eager", "sdpa")
@@ -48,6 +49,8 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
     return {
         "phases": table(_phases(one, row, scale, unit) for row in phases if row.says_anything),
         "ways": table(line for row in ways for line in _ways(one, row)),
+        "fastest": next(filter(None, map(_fastest, reversed(ways))), None),
+        "has_baseline": any(row.time(BASELINE) for row in ways),
         "failures": by_reason(results),
         "commits": one.commits,
         "commands": commands((*one.phases, *one.variants)),
@@ -55,14 +58,37 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
     }
 
 
+def _fastest(row: Ways) -> dict[str, str] | None:
+    """Say which variant of a model has the shortest step; None without a time."""
+    times = {way: found for way in row.cells if (found := row.time(way))}
+    if not times:
+        return None
+    first, *even = shortest(times)
+    found, result, baseline = times[first], row.cells[first].result, times.get(BASELINE)
+    flops_per_s = rate(result, found.median)
+    ceiling = result.session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if first[0] in HALF else None
+    figures = [
+        f"{ratio(found, baseline).words} as fast as {', '.join(BASELINE)}" if baseline and first != BASELINE else "",
+        units.rate(flops_per_s) if flops_per_s else "",
+        f"{units.percent(flops_per_s / ceiling)} MFU" if flops_per_s and ceiling else "",
+    ]
+    return {
+        "place": f"{row.size}, context {row.context_length}",
+        "way": ", ".join(first),
+        "even": "; ".join(", ".join(way) for way in even),
+        "time": f"{units.seconds(found.median)} {found.spread}",
+        "figures": "".join(f", {figure}" for figure in figures if figure),
+    }
+
+
 def _phases(one: MachineSteps, row: Phases, scale: float, unit: str) -> Row:
-    times = {mode: _time(one, row.wall.get(mode)) for mode in MODES}
+    times = {mode: _time(one, row.wall.get(mode)) for mode in MODES[:-1]}
     rate, utilization = row.flops_per_s, row.utilization
     return f"{row.size}, context {row.context_length}, {row.precision}", {
         "size": parameter(row.size),
         "context": parameter(row.context_length),
         "precision": parameter(row.precision),
-        "step": times.pop("step"),
+        "step": _step(one, row.wall.get("step")),
         "breakdown": Cell(parts=tuple(row.parts.items())),
         "busy": number(row.busy_share, units.percent),
         **times,
@@ -77,6 +103,13 @@ def _phases(one: MachineSteps, row: Phases, scale: float, unit: str) -> Row:
 
 def _time(one: MachineSteps, result: CaseResult | None, **more: Any) -> Cell:
     return duration(result, estimate(result), href=one.link(result), **more)
+
+
+def _step(one: MachineSteps, result: CaseResult | None, gain: str = "", classes: str = "") -> Cell:
+    """Return a step's time with the half-width of its interval and a speed-up, if it has one."""
+    found = estimate(result)
+    beside = ", ".join(filter(None, (found.spread if found else "", gain)))
+    return _time(one, result, beside=beside, classes=classes)
 
 
 def _peak(one: MachineSteps, result: CaseResult | None, predicted: int | None) -> Cell:
@@ -95,7 +128,7 @@ def _ways(one: MachineSteps, row: Ways) -> Iterator[Row]:
         found = row.time(way)
         gain = units.times(baseline.median / found.median) if baseline and found and way != BASELINE else ""
         line = lines.setdefault((precision, attention), {})
-        line[variant] = _time(one, cell.result, beside=gain, classes="fastest" if way == fastest else "")
+        line[variant] = _step(one, cell.result, gain, "fastest" if way == fastest else "")
     for (precision, attention), line in lines.items():
         yield (
             f"{row.size}, context {row.context_length}, {precision}, {attention}",

@@ -13,6 +13,9 @@ from perf.workloads.workload import Unavailable
 
 PHASES = "transformer.Transformer"
 VARIANTS = ("transformer.TransformerVariants", "transformer.TransformerCompiled")
+HALF = ("bf16", "bf16_weights")
+"""Precisions whose ceiling is the bfloat16 matmul's."""
+
 MODES = ("forward", "backward", "optimizer", "step")
 
 
@@ -69,7 +72,7 @@ class Phases:
         """Model FLOPs utilization against the fastest matmul on the device. Half precision only."""
         rate = self.flops_per_s
         ceiling = self.wall["step"].session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if rate else None
-        return rate / ceiling if rate and ceiling and self.precision.startswith("bf16") else None
+        return rate / ceiling if rate and ceiling and self.precision in HALF else None
 
     @property
     def predicted_step_bytes(self) -> int | None:

@@ -105,9 +105,22 @@ def test_ways_are_held_against_plain_pytorch_and_the_fastest_is_marked(tmp_path:
     assert row.fastest == ("bf16_weights", "compiled_cuda_graph", "sdpa")
     page = page_of([], measured)
     assert '<td class="number fastest" data-value="0.01">' in page
-    assert "10.0 ms 3.00\u00d7" in text_of(page)
+    text = text_of(page)
+    assert "10.0 ms ± 0.0 %, 3.00\u00d7" in text
+    headline = "small, context 512: bf16_weights, compiled_cuda_graph, sdpa has the shortest step, 10.0 ms ± 0.0 %"
+    assert f"{headline} , 3.00\u00d7 ± 0.0 % as fast as bf16, eager, sdpa, 800 TFLOP/s, 200 % MFU." in text
     assert "30.0 ms 1.00\u00d7" not in text_of(page), "the baseline has no ratio to itself"
     assert "OOM" in text_of(page)
+
+
+def test_variants_without_the_baseline_have_a_fastest_and_no_speedup(tmp_path: Path) -> None:
+    ways = [steps.way(precision, "eager", "triton", 30.0) for precision in ("bf16", "bf16_weights")]
+    text = text_of(page_of([], steps.cells(tmp_path, ways)))
+    assert "bf16, eager, triton has the shortest median step, 30.0 ms" in text
+    assert "; not distinguishable: bf16_weights, eager, triton." in text
+    assert "speed-up over" not in text
+    failed = text_of(page_of([], steps.cells(tmp_path / "failed", map(steps.full, ways))))
+    assert "OOM" in failed and "shortest" not in failed
 
 
 def test_numbers_open_their_history_and_the_bar_is_told_in_words(tmp_path: Path) -> None:
