@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from perf import units
-from perf.site.distributed.rows import Collective, FullyShard, Group, Shard, Where, torchs_of
+from perf.site.distributed.rows import BASELINE, Collective, FullyShard, Group, Shard, Where, torchs_of
 from perf.site.estimate import Estimate, ratio, shortest
 from perf.workloads.fully_sharded import PREFETCH
 
@@ -30,8 +30,14 @@ def headlines(
                 if (found := best.exposed) and best.share
                 else ""
             )
+            base = group.baseline
+            gain = (
+                f", {ratio(best.step, base).words} as fast as torch's DistributedDataParallel"
+                if base and best.name != BASELINE
+                else ""
+            )
             what = "has the shortest median step," if even else "has the shortest step,"
-            yield f"{place(group.where)}: {best.name} {what}", interval(best.step), f"{hidden}{others}."
+            yield f"{place(group.where)}: {best.name} {what}", interval(best.step), f"{gain}{hidden}{others}."
     if collectives:
         one = max(collectives, key=lambda each: each.bus_bandwidth)
         what = f"An all-reduce of {one.megabytes} MB over {one.world_size} ranks ({one.backend}):"

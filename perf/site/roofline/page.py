@@ -174,7 +174,7 @@ def _history(one: MachineRoofline, each: Class) -> dict[str, Any] | None:
         "class": text(each.benchmark),
         "history": Cell(picture=sparkline(fractions, 0.0, -1, changes), href=href),
         "now": number(fractions[-1], units.percent),
-        "change": number(moves[-1], units.change),
+        "last change": number(moves[-1], units.change),
         "cases": number(found.cases, str),
         "commits": number(len(fractions), str),
     }

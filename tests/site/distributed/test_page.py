@@ -1,5 +1,6 @@
 """The page about several ranks: what a reader sees, and that nothing of a stranger's becomes markup."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def test_strategies_stand_beside_torch(tmp_path: Path) -> None:
     assert "torch 107 ms ± 0.2 % - -500 µs ± 248 µs -0.5 % - - 40.0 GiB" in text
     assert 'class="number fastest" data-value="0.105"' in page
     assert '<span class="communication" style="width: 20.0%"' in page
+    said = "Its share of the step is known"
+    assert said in text and said not in plain(page_of(tmp_path / "alone", parallel.strategies()[:1])), "no such column"
 
 
 def test_fully_sharded_steps_stand_beside_torch_and_the_closed_forms(tmp_path: Path) -> None:
@@ -70,6 +73,7 @@ def test_nothing_is_called_the_shortest_step_whose_interval_touches_another(tmp_
     page = page_of(tmp_path, cases)
     text = plain(page)
     assert "bucketed has the shortest median step, 105 ms ±" in text
+    assert re.search(r"105 ms ± [\d.]+ % , 1\.02x ± [\d.]+ % as fast as torch's DistributedDataParallel", text)
     assert "not distinguishable: overlapped, torch" in text
     assert 'class="number fastest"' not in page
     assert "bucketed has the shortest step, 105 ms ± 0.2 %" in plain(page_of(tmp_path / "apart", parallel.strategies()))
