@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 class LogAxis:
     """Logarithmic axis, from tick to tick, that contains all values, which are positive."""
 
-    def __init__(self, values: Iterable[float], digits: Sequence[int] = (1, 2, 5)):
+    def __init__(self, values: Iterable[float], digits: Sequence[float] = (1, 2, 5)):
         inside = list(values)
         first, last = math.floor(math.log10(min(inside))) - 1, math.ceil(math.log10(max(inside))) + 1
         steps = [digit * 10.0**power for power in range(first, last + 1) for digit in digits]

@@ -7,12 +7,15 @@ from typing import Any
 
 from perf.site.attention.collected import Measured
 from perf.site.attention.rows import AttentionRow, build_rows
-from perf.site.axes import LinearAxis
+from perf.site.axes import LogAxis
 from perf.site.estimate import Ratio
 from perf.site.wording import FASTEST, label
 
 BENCHMARK = "attention.MultiHeadAttention"
 CUDNN = "sdpa_cudnn"
+FINE, COARSE = (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5)
+"""Digits of the ticks of a short axis and of a long one."""
+
 HEADS = {"is_causal": True, "dtype": "bfloat16"}
 
 
@@ -40,7 +43,7 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
     found = speedups(rows, FASTEST)
     if grid is None or not found:
         return None
-    up = LinearAxis([1.0, *(ratio.high for _, ratio, _ in found)])
+    up = _axis([1.0, *(end for _, ratio, _ in found for end in (ratio.low, ratio.high))])
     lengths = sorted({config["seq_len"] for config, *_ in found})
     modes, sizes = (sorted({_line(config)[at] for config, *_ in found}) for at in (0, 1))
     return {
@@ -73,6 +76,11 @@ def picture(measured: Sequence[Measured]) -> dict[str, Any] | None:
             if config["seq_len"] == lengths[-1]
         ],
     }
+
+
+def _axis(ratios: Sequence[float]) -> LogAxis:
+    """Return a logarithmic axis, on which 2 times as fast and half as fast are as far from 1."""
+    return LogAxis(ratios, FINE if max(ratios) < 3 * min(ratios) else COARSE)
 
 
 def _place(lengths: Sequence[int], length: int) -> float:

@@ -46,6 +46,18 @@ def test_each_point_is_the_fastest_peers_time_over_ours() -> None:
     assert above < drawn["even"] < below, "up is faster"
 
 
+def test_the_axis_is_as_long_as_the_intervals() -> None:
+    assert [tick for tick, _ in picture(measured(*GRID))["up"]] == [
+        "0.8\u00d7",
+        "0.9\u00d7",
+        "1\u00d7",
+        "1.2\u00d7",
+        "1.5\u00d7",
+    ]
+    far = picture(measured(cell("triton", 1.0, 512), cell("sdpa_cudnn", 9.0, 512), cell("flex", 9.5, 512)))
+    assert [tick for tick, _ in far["up"]] == ["1\u00d7", "2\u00d7", "5\u00d7", "10\u00d7"]
+
+
 def test_the_interval_holds_what_both_times_leave_open() -> None:
     drawn = picture(
         measured(cell("triton", 1.0, 512, spread=0.1), cell("sdpa_cudnn", 1.0, 512, spread=0.1), cell("flex", 9.0, 512))
