@@ -43,7 +43,10 @@ def html(text: str, folder: Path) -> str:
     styles = [f"--css={path}" for path in (SITE / "templates/site.css", FOLDER / "document.css")]
     shaped = ["--standalone", "--embed-resources", "--toc", "--toc-depth=1", "--metadata=lang:en"]
     options = [*shaped, f"--resource-path={folder}", f"--variable=header-includes:{NO_ICON}", *styles]
-    return _pandoc(text, "html5", options)
+    page = _pandoc(text, "html5", options)
+    for tag, of in (("table", ""), ("p", "<img ")):  # they scroll on a narrow screen, by keyboard too
+        page = page.replace(f"<{tag}>{of}", f'<{tag} tabindex="0">{of}')
+    return page.replace("</nav>", "</nav>\n<main>", 1).replace("</body>", "</main>\n</body>")
 
 
 def latex_tables(text: str) -> str:

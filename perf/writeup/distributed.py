@@ -27,6 +27,18 @@ Measured = list[tuple[Study, list[Row]]]
 """Documents of a study, each with the rows that a chapter is about."""
 
 
+_DRAWN = {
+    "all-reduce": "Bus bandwidth of an all-reduce over its size",
+    "checkpointing": "Peak memory and time of a step over the layers between two checkpoints",
+    "ddp": "Communication in a step of each strategy, and over the size of a bucket",
+    "fsdp": "Our fully sharded step's speed-up over torch's",
+    "overlap": "Computation and communication of a step over time, by strategy",
+    "parallel-step": "Our step's speed-up over torch's",
+    "sharding": "Memory of a rank by kind, with the optimizer's state sharded and not",
+}
+"""What the figure of a study shows."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyChapter:
     """A template with the table and the figure of a study: once for each document and each group of its rows.
@@ -89,8 +101,7 @@ class StudyChapter:
         if self.figure is not None and hasattr(self._module, "draw") and _ok(rows):
             self._module.draw(rows, path, heading(part[0][0].document))
             if path.exists():
-                words = (self.figure or self.template).replace("_", " ").replace("-", " ").capitalize()
-                known["figure"] = Markup(f"![{words}]({figures.name}/{path.name})")
+                known["figure"] = Markup(f"![{_DRAWN[self.study]}]({figures.name}/{path.name})")
         return render(f"parallel/{self.template}.md", known).strip() + "\n"
 
 

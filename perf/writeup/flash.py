@@ -10,7 +10,7 @@ from perf.harness.status import abbreviation
 from perf.site import newest
 from perf.site.estimate import Estimate, geometric_mean, ratio
 from perf.site.wording import label
-from perf.studies.figures import subplots
+from perf.studies import figures as pictures
 from perf.studies.on_file import NotOnFile
 from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.source import Source
@@ -192,7 +192,7 @@ def draw(cells: "pandas.DataFrame", path: Path) -> bool:
         return False
     dtypes = sorted(timed["dtype"].unique())
     sizes = sorted(timed["d"].unique())
-    figure, panels = subplots(
+    figure, panels = pictures.subplots(
         len(dtypes), len(MODES), figsize=(9, 2.9 * len(dtypes)), sharex=True, sharey="row", squeeze=False
     )
     for line, dtype in zip(panels, dtypes, strict=True):
@@ -214,5 +214,5 @@ def draw(cells: "pandas.DataFrame", path: Path) -> bool:
     lines += [Line2D([], [], color="grey", linestyle=":", label="eager")]
     figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=9)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, metadata={"Software": None})
+    pictures.save(figure, path)
     return True

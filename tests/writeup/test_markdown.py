@@ -27,7 +27,7 @@ def test_hostile_text_is_one_cell_of_one_table(text, tmp_path):
     pytest.importorskip("typst", reason="needs pip install -e '.[report]'")
     page = html(f"# T\n\n{table([{'reason': text, 'next': 'kept'}])}", tmp_path)
     body = page.partition("<tbody>")[2].partition("</tbody>")[0]
-    assert page.count("<table>") == 1
+    assert page.count("<table") == 1
     assert body.count("<td") == 2
     assert ">kept</td>" in body
     assert not [
