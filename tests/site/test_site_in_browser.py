@@ -17,8 +17,14 @@ HISTORY = "attention.FlashAttention.track_time"
 pytestmark = [pytest.mark.browser, browser.needs_browser]
 
 
+def _is_below(driver: Any, upper: str, lower: str) -> bool:
+    ends = "return arguments[0].getBoundingClientRect().bottom <= arguments[1].getBoundingClientRect().top"
+    return driver.execute_script(ends, *(driver.find_element("css selector", one) for one in (upper, lower)))
+
+
 def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, driver: Any) -> None:
     browser.open_history(driver, site, HISTORY, at_least=len(SUBJECTS))
+    assert _is_below(driver, "#main-graph .legend table", "#main-graph canvas"), "a legend covers curves"
     browser.open_page(driver, "attention")
     times = driver.find_elements("css selector", "table.cases tbody td a[href*='track_time']")
     assert times
