@@ -301,9 +301,10 @@ def _rows(changes: Sequence[Change]) -> str:
 
 
 def _pattern(series: Series) -> str:
-    """Return a pattern of `-b` for every quantity of a case."""
+    """Return a pattern of `-b` for every quantity of a case. A quote matches any character: a shell's is unreadable."""
     benchmark = re.escape(series.method.rpartition(".")[0])
-    return rf"^{benchmark}\.\w+\({re.escape(', '.join(map(repr, series.params.values())))}\)$"
+    values = re.escape(", ".join(map(repr, series.params.values()))).replace("\\ ", " ").replace("'", ".")
+    return rf"^{benchmark}\.\w+\({values}\)$"
 
 
 def _drifting(machine: str, each: Drifting) -> dict[str, Any]:

@@ -103,7 +103,9 @@ def test_the_command_that_confirms_selects_its_rows_and_no_others() -> None:
     for count, expected in ((1, 1), (3, 3), (len(cases), len(cases))):
         many = some[:count] if count <= 3 else [replace(some[0], params=one.case.params) for one in cases]
         changes = changes_of(many, {})
-        *_, pattern = shlex.split(machine_of(changes).confirming(changes))
+        command = machine_of(changes).confirming(changes)
+        *_, pattern = shlex.split(command)
+        assert command.count("'") == 2 and '"' not in command, "no quotes within quotes"
         assert len([one for one in cases if is_selected(one.case, FlashAttention(), [pattern])]) == expected
 
 
