@@ -124,6 +124,8 @@ def test_the_kernel_that_moved_is_named() -> None:
     text = text_of(page_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5)))
     assert "kernel_of_it +200000.0 µs (100% of the change)" in text
     assert open_of(SLOWER, outcomes=kernels_of(slower_from=6, us=2e5))
+    unexplained = page_of(SLOWER, outcomes=kernels_of(slower_from=6, us=1e3))
+    assert "do not explain it: 1000000.0\u00a0→ 1001000.0 µs" in unexplained, "no line ends within an arrow"
 
 
 def test_the_machine_explains_no_more_than_twice_the_change_of_a_control() -> None:
