@@ -137,7 +137,8 @@ function count() {
   if (rows.length === 0) return;
   const words = part("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   const matching = rows.filter((one) => words.every((word) => one.text.includes(word)));
-  const visible = new Set(part("differing").checked ? matching.filter((one) => one.time?.differs || one.memory) : matching);
+  const changed = (one) => one.time?.differs || one.memory;
+  const visible = new Set(part("differing").checked ? matching.filter(changed) : matching);
   rows.forEach((one) => (one.row.hidden = !visible.has(one)));
   const of = (condition) => matching.filter(condition).length;
   const differs = (one) => one.time?.differs;
@@ -152,11 +153,11 @@ function count() {
   if (memory[0] + memory[1]) said.push(`peak memory ${memory[0]} larger, ${memory[1]} smaller`);
   if (untimed) said.push(`${untimed} without times`);
   if (alone) said.push(`${alone} measured at one commit only`);
-  const controls = of((one) => one.time && !one.ours);
-  const moved = of((one) => differs(one) && !one.ours);
+  const controls = of((one) => one.both && !one.ours);
+  const moved = of((one) => changed(one) && !one.ours);
   const whole = matching.length < rows.length ? `${matching.length} of ${rows.length} cases` : `${rows.length} cases`;
-  const machine = controls ? ` ${moved} of ${controls} cases without project code differ, which no commit caused.` : "";
-  part("counts").textContent = `${whole}: ${said.join(", ")}.${machine}`;
+  const machine = moved ? `${moved} of ${controls} cases without project code differ, which no commit caused.` : "No case without project code differs.";
+  part("counts").textContent = `${whole}: ${said.join(", ")}. ${controls ? machine : ""}`;
 }
 
 function fill(machine, commits, found) {

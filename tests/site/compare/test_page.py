@@ -47,6 +47,19 @@ def test_two_commits_are_chosen_by_the_address_and_by_hand(published: Any, site:
     browser.assert_stayed_home(driver, site)
 
 
+@pytest.mark.browser
+@browser.needs_browser
+def test_a_commit_does_not_differ_from_itself(published: Any, site: str, driver: Any) -> None:
+    cases = {
+        commit: [case for of in one["classes"].values() for case in of["cases"]]
+        for commit, one in compared(published[0]).items()
+    }
+    commit = next(one for one, some in cases.items() if any(not is_ours for *_, is_ours in some))
+    driver.get(f"{site}compare.html?machine=nvidia-h200&base={commit}&head={commit}")
+    counts = browser.wait(driver, lambda _: driver.find_element("id", "counts").text, "no counts")
+    assert "0 slower, 0 faster" in counts and "No case without project code differs." in counts
+
+
 @pytest.mark.parametrize(
     ("cases", "pair"),
     [
