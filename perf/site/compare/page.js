@@ -156,7 +156,7 @@ function count() {
   const controls = of((one) => one.both && !one.ours);
   const moved = of((one) => changed(one) && !one.ours);
   const whole = matching.length < rows.length ? `${matching.length} of ${rows.length} cases` : `${rows.length} cases`;
-  const machine = moved ? `${moved} of ${controls} cases without project code differ, which no commit caused.` : "No case without project code differs.";
+  const machine = moved ? `Cases without project code that differ, which no commit caused: ${moved} of ${controls}.` : "No case without project code differs.";
   part("counts").textContent = `${whole}: ${said.join(", ")}. ${controls ? machine : ""}`;
 }
 

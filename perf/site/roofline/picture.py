@@ -10,13 +10,16 @@ from perf.site.conditions import dtype_label
 from perf.site.roofline.rows import RooflineRow
 
 FAMILIES = {
-    "peer": "peers, and other variants of attention",
+    "peer": "peers, and other implementations",
     "control": "controls",
     "other": "other work",
     "transformer": "training steps",
     "attention": "attention",
 }
 """Families of marks in drawing order: ours last, on top."""
+
+STEPS = ("transformer", "dataparallel", "buckets", "shardedoptimizer", "fullysharded")
+"""Parts of the names of classes, those of `smoke` too, that take training steps."""
 
 
 def picture(rows: Sequence[RooflineRow], describe: Callable[[RooflineRow], tuple[str, str]]) -> dict[str, Any] | None:
@@ -87,4 +90,5 @@ def family(row: RooflineRow) -> str:
         return row.whose
     if row.result.benchmark in SECTIONS:
         return "attention"
-    return "transformer" if "transformer" in row.result.benchmark.lower() else "other"
+    name = row.result.benchmark.lower()
+    return "transformer" if any(step in name for step in STEPS) else "other"

@@ -39,6 +39,13 @@ def test_marks_and_cases_open_their_history() -> None:
     assert "history.html#controls" not in page_of(cell(benchmark="controls.Controls")), "no graph, no link"
 
 
+def test_steps_on_several_ranks_are_training_steps_too() -> None:
+    steps = ["data_parallel.DataParallel", "smoke.SmokeFullySharded", "sharded_optimizer.ShardedOptimizer"]
+    text = text_of(page_of(*(cell(benchmark=name) for name in steps)))
+    assert "training steps" in text and "other work" not in text
+    assert "other work" in text_of(page_of(cell(benchmark="linear_cross_entropy.LinearCrossEntropy")))
+
+
 def history(*fractions: float) -> dict[str, Any]:
     points = [Point(number, fraction, {}) for number, fraction in enumerate(fractions)]
     return {"histories": {FLASH: History(7, points, {"seq_len": 8192})}}
