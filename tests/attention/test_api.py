@@ -244,6 +244,7 @@ def test_a_gradient_may_be_zeros_without_memory(impl: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace:FutureWarning")  # since torch 2.14
 @pytest.mark.parametrize("impl", ["pytorch", "triton"])
 def test_a_traced_call_equals_a_plain_one(impl: str) -> None:
     """As by the picture of a model in TensorBoard."""
