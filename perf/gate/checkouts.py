@@ -62,6 +62,8 @@ def is_dirty() -> bool:
 
 def changed_paths(base: Arm, head: Arm) -> tuple[str, ...]:
     """Return the paths that differ between two arms, those that git ignores left out."""
+    if base.commit == head.commit:
+        return ()
     commits = [arm.commit for arm in (base, head) if arm.commit != WORKING_TREE]
     paths = git("diff", "--name-only", "--no-renames", "-z", *commits, "--").stdout.decode(errors="replace").split("\0")
     if WORKING_TREE in (base.commit, head.commit):

@@ -164,6 +164,13 @@ def test_the_working_tree_says_whether_it_is_dirty(repository: Repository) -> No
     assert working_tree() == checkouts.Arm(WORKING_TREE, "uncommitted changes")
 
 
+def test_no_path_differs_between_a_dirty_working_tree_and_itself(repository: Repository) -> None:
+    repository.commit("first")
+    (repository.folder / "pyproject.toml").write_text("")
+    assert checkouts.changed_paths(resolve("HEAD"), working_tree()) == ("pyproject.toml",)
+    assert checkouts.changed_paths(working_tree(), working_tree()) == ()
+
+
 def test_tests_run_in_a_clone_that_leaves_the_repository_as_it_was(repository: Repository, tmp_path: Path) -> None:
     first = repository.commit("first")
     (repository.folder / "later.txt").write_text("")
