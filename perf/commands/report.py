@@ -50,7 +50,7 @@ def command(machine: str | None, perf: Path, edition: str, out: Path, bundle: bo
 
     Every problem of a handout with its points, its tests and its answer. Numbers come from rows: asv's results
     and records, and what `python -m perf study NAME --out FOLDER` left in perf/studies/results/MACHINE, for two GPUs
-    in MACHINE-x2. What was not measured is named with the command that measures it. Takes ten seconds, needs no GPU,
+    in MACHINE-x2. What was not measured is named with the command that measures it. Takes half a minute, needs no GPU,
     and measures nothing. Needs pandoc and typst: pip install -e '.[report]'
     """
     from perf.writeup import committed, source

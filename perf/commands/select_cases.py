@@ -16,10 +16,10 @@ def command(name: str, part: tuple[int, int] | None) -> None:
     asv run -b "$(python -m perf select history)" HEAD^!
 
     \b
-    smoke    all that runs on a CPU
+    smoke    small cases of everything, on a CPU
     gpu      everything else: the whole grids
     pr       judges a pull request on a GPU: our code in 49 cases
-    history  a commit in half a minute: attention of ours
+    history  a commit in one to two minutes: attention of ours
     quick    a first look: two lengths of attention beside its peers
     demo     what `perf demo` measures on a CPU
 

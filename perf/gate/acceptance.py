@@ -124,7 +124,7 @@ def of_report(report: Report, reason: str) -> Acceptance:
         AcceptedRow(verdict.key, verdict.quantity, verdict.word, verdict.high, verdict.failure) for verdict in bad
     )
     if not rows:
-        raise click.ClickException("the report has no believed regression: nothing to accept")
+        raise click.ClickException("the report judges no row slower, larger or broken: nothing to accept")
     return Acceptance(commit, reason, rows)
 
 

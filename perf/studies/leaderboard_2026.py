@@ -46,7 +46,7 @@ SHARE = 0.92
 def command(
     layers: int | None, context: int | None, world_size: int | None, checkpoint_every: int | None, out: Path
 ) -> None:
-    """Take the whole training step of the leaderboard of 2026 on two GPUs, or a slice of it on one.
+    """Run the whole training step of the leaderboard of 2026 on two GPUs, or a slice of it on one.
 
     \b
     python -m perf study leaderboard-2026
