@@ -1,7 +1,10 @@
 """`python -m perf`: the commands of the suite that asv does not have."""
 
-from perf.git import forget_the_caller
-from perf.options import Commands
+try:
+    from perf.git import forget_the_caller
+    from perf.options import Commands
+except ModuleNotFoundError as error:
+    raise SystemExit(f"Error: {error}; allowed: after pip install -e '.[dev]'") from None
 
 MODULES = {
     "accept": "perf.commands.accept",

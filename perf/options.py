@@ -146,10 +146,15 @@ class Commands(click.Group):
         return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; None for an unknown name."""
+        """Import the command; None for an unknown name. Raises `click.ClickException` if a dependency is missing."""
         if cmd_name not in self._modules:
             return None
-        command: click.Command = importlib.import_module(self._modules[cmd_name]).command
+        try:
+            command: click.Command = importlib.import_module(self._modules[cmd_name]).command
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] == __package__:
+                raise
+            raise click.ClickException(f"{error}; allowed: after pip install -e '.[dev]'") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,16 +1,18 @@
 """A misspelt option or command fails with a line that names the remedy."""
 
+import importlib
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from perf.__main__ import main
-from perf.options import command_line
+from perf.options import Commands, command_line
 from tests.throwaway import ROOT
 
 
@@ -102,3 +104,25 @@ def test_a_command_runs_in_a_thread_too():
     thread.start()
     thread.join()
     assert done[0].exit_code == 0, done[0].output
+
+
+def test_a_dependency_that_is_not_installed_is_one_line_and_a_module_of_ours_an_error(monkeypatch):
+    for name, ends in (("filelock", click.ClickException), ("perf.git", ModuleNotFoundError)):
+        missing = ModuleNotFoundError(f"No module named {name!r}", name=name)
+        monkeypatch.setattr(importlib, "import_module", lambda _, missing=missing: raised(missing))
+        with pytest.raises(ends, match=f"No module named '{name}'"):
+            Commands({"command": "perf.commands.doctor"}).get_command(click.Context(main), "command")
+
+
+def raised(error):
+    raise error
+
+
+def test_without_any_dependency_the_way_to_install_them_is_one_line():
+    bare = [sys.executable, "-S", "-m", "perf", "demo"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(bare, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: No module named 'click'; allowed: after pip install -e '.[dev]'\n",
+    )
