@@ -169,6 +169,7 @@ def _gate(machine: MachineOverview, one: Gate) -> dict[str, Any]:
         "subject": shortened(report.head["subject"]),
         "says": headline(report),
         "status": report.exit_status,
+        "is_of_newest_code": machine.is_of_newest_code(one),
         "rows": [f"{name(verdict.key, verdict.quantity)}: {change(verdict)}" for verdict in bad[:MOST_ROWS]],
         "hidden": max(0, len(bad) - MOST_ROWS),
         "minutes": f"{report.seconds / 60:.1f}",

@@ -169,14 +169,15 @@ def test_a_gate_of_older_code_than_is_measured_is_no_headline(tmp_path: Path) ->
     keep(tmp_path, "20260101T000000Z.json", reports.to_json(found))
     on_file, _ = gates.read(tmp_path, "h200")
 
-    def summary_and_rest(age: int) -> list[str]:
-        newer = {commit(7).hash: 2, found.head["commit"]: age}
-        return text_of(page_of(on_file, measured=[measured(7)], newer=newer)).split("Newest gates")
+    def of_age(age: int) -> str:
+        return page_of(on_file, measured=[measured(7)], newer={commit(7).hash: 2, found.head["commit"]: age})
 
-    summary, rest = summary_and_rest(3)
+    summary, rest = text_of(of_age(3)).split("Newest gates")
     assert "1 slower" not in summary and "1 slower" in rest and "3 commits ago" in rest
+    assert 'class="failed"' not in of_age(3), "nobody can mend what is of older code"
     for age in (2, 0):
-        assert "1 slower" in summary_and_rest(age)[0]
+        assert "1 slower" in text_of(of_age(age)).split("Newest gates")[0]
+        assert of_age(age).count('class="failed"') == 2
 
 
 def test_what_is_worse_comes_first_confirmed_or_not() -> None:
