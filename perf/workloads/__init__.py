@@ -113,8 +113,13 @@ def measured(module: str, name: str) -> Any:
 
 
 def require_triton(impl: str, device: str) -> None:
-    """Raise `Unavailable` if `impl` launches Triton kernels, and `device` is a CPU without Triton's interpreter."""
-    if impl.startswith("triton") and device == "cpu":
+    """Raise `Unavailable` if `impl` launches Triton kernels, and `device` is a CPU without Triton's interpreter.
+
+    Without Triton `measured_module` raises it.
+    """
+    if not impl.startswith("triton") or device != "cpu":
+        return
+    with suppress(ModuleNotFoundError):
         import triton
 
         if not triton.knobs.runtime.interpret:

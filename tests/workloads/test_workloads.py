@@ -8,7 +8,15 @@ import pytest
 import torch
 import triton
 
-from perf.workloads import attention, attention_impls, attention_leaderboard, attention_oracle, attention_problem, build
+from perf.workloads import (
+    attention,
+    attention_impls,
+    attention_leaderboard,
+    attention_oracle,
+    attention_problem,
+    build,
+    require_triton,
+)
 from perf.workloads.attention_check import TOLERANCES
 from perf.workloads.attention_problem import AttentionProblem
 from perf.workloads.workload import Unavailable, WrongResult
@@ -342,3 +350,8 @@ def test_compiled_kernels_are_no_error_of_a_cpu(impl, monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
     with pytest.raises(Unavailable, match=f"^{impl} needs a CUDA GPU"):
         build("attention", BATCH | {"mode": "forward", "impl": impl}, "cpu")
+
+
+def test_where_there_is_no_triton_the_measured_module_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    require_triton("triton", "cpu")
