@@ -151,7 +151,7 @@ def test_a_selective_checkpoint_can_keep_out_and_lse(compiles: bool, monkeypatch
     assert launched.count("flash_fwd_kernel") == 1
     if compiles and DEVICE == "cuda":  # torch draws other numbers there: only that of one mask out is linear in v
         (out, _, _, dv), (_, _, v, grad_out) = got, inputs
-        torch.testing.assert_close((dv * v).sum(), (out * grad_out).sum())
+        torch.testing.assert_close((dv * v).sum(), (out * grad_out).sum(), rtol=1e-4, atol=1e-3)
     else:
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
