@@ -11,7 +11,7 @@ from perf.site.ceiling import rate
 from perf.site.estimate import estimate, ratio, shortest
 from perf.site.failures import by_reason
 from perf.site.newest import Site, commands
-from perf.site.step.rows import HALF, MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, ways_of
+from perf.site.step.rows import MODES, PHASES, VARIANTS, NewestCell, Phases, Ways, phases_of, utilization, ways_of
 from perf.site.table import Cell, Row, duration, number, parameter, table
 
 BASELINE = ("bf16", "eager", "sdpa")
@@ -66,11 +66,11 @@ def _fastest(row: Ways) -> dict[str, str] | None:
     first, *even = shortest(times)
     found, result, baseline = times[first], row.cells[first].result, times.get(BASELINE)
     flops_per_s = rate(result, found.median)
-    ceiling = result.session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if first[0] in HALF else None
+    share = utilization(result, flops_per_s) if flops_per_s else None
     figures = [
         f"{ratio(found, baseline).words} as fast as {', '.join(BASELINE)}" if baseline and first != BASELINE else "",
         units.rate(flops_per_s) if flops_per_s else "",
-        f"{units.percent(flops_per_s / ceiling)} MFU" if flops_per_s and ceiling else "",
+        f"{units.percent(share)} MFU" if share else "",
     ]
     return {
         "place": f"{row.size}, context {row.context_length}",
@@ -83,7 +83,7 @@ def _fastest(row: Ways) -> dict[str, str] | None:
 
 def _phases(one: MachineSteps, row: Phases, scale: float, unit: str) -> Row:
     times = {mode: _time(one, row.wall.get(mode)) for mode in MODES[:-1]}
-    rate, utilization = row.flops_per_s, row.utilization
+    flops_per_s, share = row.flops_per_s, row.utilization
     return f"{row.size}, context {row.context_length}, {row.precision}", {
         "size": parameter(row.size),
         "context": parameter(row.context_length),
@@ -93,7 +93,7 @@ def _phases(one: MachineSteps, row: Phases, scale: float, unit: str) -> Row:
         "busy": number(row.busy_share, units.percent),
         **times,
         unit: number(
-            rate, lambda value: units.digits(value / scale), beside=units.percent(utilization) if utilization else ""
+            flops_per_s, lambda value: units.digits(value / scale), beside=units.percent(share) if share else ""
         ),
         "peak, forward": _peak(one, row.wall.get("forward"), None),
         "peak, step": _peak(one, row.wall.get("step"), row.predicted_step_bytes),

@@ -19,6 +19,12 @@ HALF = ("bf16", "bf16_weights")
 MODES = ("forward", "backward", "optimizer", "step")
 
 
+def utilization(result: CaseResult, flops_per_s: float) -> float | None:
+    """Model FLOPs utilization against the fastest matmul on the device. Half precision only."""
+    ceiling = result.session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16")
+    return flops_per_s / ceiling if ceiling and result.params["precision"] in HALF else None
+
+
 @dataclass(frozen=True)
 class Phases:
     """One model in one precision, eager: each mode by both clocks, at one commit."""
@@ -69,10 +75,8 @@ class Phases:
 
     @property
     def utilization(self) -> float | None:
-        """Model FLOPs utilization against the fastest matmul on the device. Half precision only."""
-        rate = self.flops_per_s
-        ceiling = self.wall["step"].session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16") if rate else None
-        return rate / ceiling if rate and ceiling and self.precision in HALF else None
+        """`utilization` of the whole step, by its wall time."""
+        return utilization(self.wall["step"], self.flops_per_s) if self.flops_per_s else None
 
     @property
     def predicted_step_bytes(self) -> int | None:
