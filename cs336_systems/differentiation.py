@@ -9,5 +9,5 @@ def require_one_derivative(what: str, instead: str) -> None:
     torch's `once_differentiable` refuses only if the gradient that comes in needs one itself. That of a sum or a loss
     rarely does, and second derivatives would miss a part without a word.
     """
-    if not torch.compiler.is_compiling() and torch.is_grad_enabled():
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(f"{what} is differentiated once; {instead} takes create_graph=True")

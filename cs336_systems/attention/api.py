@@ -1,17 +1,17 @@
 """Entry points of attention, which check their arguments and call the requested implementation."""
 
 import sys
-from types import NoneType
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.checks import is_int, is_number
+from cs336_systems.checks import is_int
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
-_MAX_FLOAT = sys.float_info.max
 _LEAST = 1e-45
 """About the least number that float32 does not round to 0."""
 
@@ -69,24 +69,22 @@ def flash_attention(
     if fp32_precision is not None and (impl != "triton" or fp32_precision not in FP32_PRECISIONS):
         allowed = f"None, and for impl='triton' {', '.join(FP32_PRECISIONS)}"
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
-    if not is_number(dropout_p) or not 0 <= dropout_p < 1:
+    if not (isinstance(dropout_p, float) or is_int(dropout_p)) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
-    if is_int(softmax_scale) and abs(softmax_scale) <= _MAX_FLOAT:
-        softmax_scale = float(softmax_scale)
-    if not isinstance(softmax_scale, (float, NoneType)) or softmax_scale != softmax_scale:  # NaN
-        raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
+    if softmax_scale is not None:
+        softmax_scale = _checked_scale(softmax_scale)
     if not (isinstance(is_causal, bool) and isinstance(deterministic, bool)):
         types = f"is_causal is of type {type(is_causal)}, deterministic of {type(deterministic)}"
         raise ValueError(f"{types}; allowed: bool, True or False")
-    q, k, v = _autocast(q, k, v)
-    if torch.compiler.is_compiling() and (q is k or k is v or q is v):  # which dynamo refuses an autograd.Function
+    device = "cuda" if q.is_cuda else q.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):  # torch 2.11's compiler traces both calls
+        q, k, v = _autocast(device, q, k, v)
+    if (q is k or k is v or q is v) and torch.compiler.is_compiling():  # which dynamo refuses an autograd.Function
         k, v = k.view_as(k), v.view_as(v)
     if impl == "triton":  # planning checks inputs, once for each layout
-        from cs336_systems.attention.flash_triton import FlashAttentionTriton
-
-        return FlashAttentionTriton.apply(
-            q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic
-        )
+        if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:
+            return _apply_triton(q, k, v, is_causal)  # torch inspects each argument
+        return _apply_triton(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic)
     check_inputs(q, k, v, impl)
     if impl == "reference":
         from cs336_systems.attention.dropout import dropout_of_call
@@ -186,13 +184,30 @@ def _require_heads_inside(q: Tensor, k: Tensor, v: Tensor) -> None:
         ) from None
 
 
-def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+def _import_and_apply(*args: Any) -> Tensor:
+    """Import what machines without Triton lack, at the first call: in each, an import takes 1 us."""
+    global _apply_triton
+    from cs336_systems.attention.flash_triton import FlashAttentionTriton
+
+    _apply_triton = FlashAttentionTriton.apply
+    return _apply_triton(*args)
+
+
+_apply_triton: Callable[..., Tensor] = _import_and_apply
+
+
+def _checked_scale(softmax_scale: object) -> float:
+    if is_int(softmax_scale) and abs(softmax_scale) <= sys.float_info.max:
+        return float(softmax_scale)
+    if not isinstance(softmax_scale, float) or softmax_scale != softmax_scale:  # NaN
+        raise ValueError(f"softmax_scale is {softmax_scale!r}; allowed: a number, which gets no gradient, or None")
+    return softmax_scale
+
+
+def _autocast(device: str, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Cast as autocast casts the operands of a matmul: all but float64."""
-    device = "cuda" if q.is_cuda else q.device.type
-    if device == "meta" or not torch.is_autocast_enabled(device):  # torch 2.11's compiler traces both calls
-        return q, k, v
     dtype = torch.get_autocast_dtype(device)
-    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in (q, k, v))
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, is_causal: bool, softmax_scale: float | None, dropout_p: float) -> Tensor:

@@ -10,18 +10,19 @@ from cs336_systems.attention.dropout import seed_of_call
 from cs336_systems.attention.inputs import check_inputs
 from cs336_systems.attention.operators import RecordedPlan
 from cs336_systems.attention.planning import Plan, plan_for
-from cs336_systems.attention.private import dispatch_mode_check, functorch_check
+from cs336_systems.attention.private import dispatch_mode_check, functorch_check, tracing_check
 from cs336_systems.attention.request import Request, products_of
 from cs336_systems.differentiation import require_one_derivative
 
 _functorch_is_active = functorch_check()
 _dispatch_mode_is_active = dispatch_mode_check()
+_jit_traces = tracing_check()
 _PLAIN = {Tensor, Parameter}
 
 
 def _is_recorded(*tensors: Tensor) -> bool:
     """Whether a call is to run as an operator: in a graph, under a dispatch mode, or of tensors without storage."""
-    if torch.compiler.is_compiling() or _dispatch_mode_is_active() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or _dispatch_mode_is_active() or _jit_traces():
         return True
     return not _PLAIN.issuperset(map(type, tensors))
 
@@ -44,7 +45,7 @@ class _Algorithms(torch.autograd.Function):
     ) -> Tensor:
         """Run Algorithm 1."""
         scale = None if softmax_scale is None else float(softmax_scale)
-        seed = seed_of_call(dropout_p, dropout_seed, q.device)
+        seed = seed_of_call(dropout_p, dropout_seed, q.device) if dropout_p else None
         ctx.options = is_causal, scale, fp32_precision, dropout_p, deterministic
         plan: Plan | RecordedPlan
         if _is_recorded(q, k, v):

@@ -5,8 +5,9 @@ contiguous head vectors, and so are outputs.
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -65,9 +66,11 @@ class Launch:
             with on_device_of(tensors[0]):
                 direct.compiled[self.grid](*tensors, *direct.rest)
             return
-        arguments: tuple[Any, ...] = (*tensors, *direct.rest)
         stream = direct.gpu.get_current_stream(device)
-        direct.run(*self.grid, stream, *direct.fixed, *((arguments,) if direct.as_one_tuple else arguments))
+        if direct.as_one_tuple:
+            direct.run(*self.grid, stream, *direct.fixed, (*tensors, *direct.rest))
+        else:
+            direct.run(*self.grid, stream, *direct.fixed, *tensors, *direct.rest)
 
     def _launch_with_triton(self, tensors: tuple[Any, ...]) -> None:
         with launching(self.kernel, tensors[0]):
@@ -114,20 +117,36 @@ class PlanCache(dict[Hashable, T]):
         return plan
 
 
-def kinds_of(*tensors: Tensor) -> Hashable:
+def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
     """Return device, dtype and shape of each tensor."""
-    return tuple([(x.device, x.dtype, x.shape) for x in tensors])
+    return q.device, q.dtype, q.shape, k.device, k.dtype, k.shape, v.device, v.dtype, v.shape
 
 
 def layout_of(*tensors: Tensor) -> Hashable:
-    """Return what Triton may specialize on in tensors of known kinds, and in others that torch allocates like them."""
-    return tuple([(x.stride(), x.data_ptr() % 16) for x in tensors])
+    """Return what Triton may specialize on in tensors of known kinds, and in others that torch allocates like them.
+
+    It is True, in half the time, of tensors that are all contiguous and aligned.
+    """
+    for x in tensors:
+        if x.data_ptr() % 16 or not x.is_contiguous():
+            return tuple([(x.stride(), x.data_ptr() % 16) for x in tensors])
+    return True
 
 
 def like(x: Tensor) -> Tensor:
     """Allocate a tensor with x's strides, or contiguous where these would scatter head vectors."""
     empty = torch.empty_like(x)
     return empty if empty.stride(-1) == 1 else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def allocates(x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return `like` for tensors laid out as x: torch's own function where that suffices."""
+    return torch.empty_like if torch.empty_like(x).stride(-1) == 1 else like
+
+
+def allocates_float32(shape: Sequence[int], device: torch.device) -> Callable[[], Tensor]:
+    """Return a function that allocates such tensors; `torch.empty_like` takes half the time of `torch.empty`."""
+    return partial(torch.empty_like, torch.empty(1, dtype=torch.float32, device=device).expand(shape))
 
 
 def new_lse(q: Tensor) -> Tensor:

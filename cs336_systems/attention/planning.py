@@ -3,8 +3,6 @@
 `hopper` says which Gluon kernel takes a call (`gluon_plans`); the Triton kernels (`triton_plans`) take the others.
 """
 
-from collections.abc import Hashable
-
 import torch
 import triton
 from torch import Tensor
@@ -40,9 +38,12 @@ class Plan:
         Saved tensors may come back in another layout: torch only requires hooks to keep size, dtype and device.
         """
         lse = lse.contiguous()  # which kernels take it for
-        request = backward_request(self.request)
-        key = request.deterministic, _seed_key(seed), layout_of(q, k, v, out, lse, grad_out)
-        run = self.backwards.get(key) or self.backwards.keep(key, choose_backward(request, q, k, v, out, grad_out))
+        deterministic = self.request.deterministic or torch.are_deterministic_algorithms_enabled()
+        key = deterministic, None if seed is None else _seed_key(seed), layout_of(q, k, v, out, lse, grad_out)
+        run = self.backwards.get(key)
+        if run is None:
+            request = self.request._replace(deterministic=deterministic)
+            run = self.backwards.keep(key, choose_backward(request, q, k, v, out, grad_out))
         return run(q, k, v, out, lse, grad_out, seed)
 
 
@@ -52,18 +53,11 @@ plans: PlanCache[Plan] = PlanCache()
 def plan_for(request: Request, q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> Plan:
     """Return the plan of such a call, made if there is none."""
     try:
-        key = request, _seed_key(seed), kinds_of(q, k, v), layout_of(q, k, v)
+        key = request, None if seed is None else _seed_key(seed), kinds_of(q, k, v), layout_of(q, k, v)
     except (RuntimeError, NotImplementedError):  # of a tensor without strides or memory
         check_inputs(q, k, v, "triton")
         raise
     return plans.get(key) or plans.keep(key, Plan(request, q, k, v))
-
-
-def backward_request(request: Request) -> Request:
-    """Return the request of a backward, deterministic if torch is told to be."""
-    if torch.are_deterministic_algorithms_enabled():
-        return request._replace(deterministic=True)
-    return request
 
 
 def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward:
@@ -174,9 +168,9 @@ def _all_rows(grad: Tensor, x: Tensor) -> Tensor:
     return full
 
 
-def _seed_key(seed: Tensor | None) -> Hashable:
+def _seed_key(seed: Tensor) -> int:
     """Return what Triton compiles for."""
-    return None if seed is None else seed.data_ptr() % 16
+    return seed.data_ptr() % 16
 
 
 def _empty_forward(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,11 @@ from cs336_systems.attention.launch import (
     Backward,
     Forward,
     Launch,
+    allocates,
+    allocates_float32,
     cdiv,
     launch_in_turn,
     like,
-    new_lse,
     num_tiles,
     stride_unit,
     strides,
@@ -49,9 +50,10 @@ def plain_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, tiles: Tile
     constants = _constants(request, q, k, tiles) | {"STRIDE_UNIT": stride_unit(q, k, v, like(q))}
     scalars = *strides(q, k, v, like(q)), *_sizes(q, k), request.scale_log2, *_dropout_scalars(request)
     launch = Launch(flash_fwd_kernel, num_tiles(q, tiles.q), scalars, constants)
+    new_out, new_lse = allocates(q), allocates_float32(q.shape[:-1], q.device)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out, lse = like(q), new_lse(q)
+        out, lse = new_out(q), new_lse()
         launch(q, k, v, out, lse, seed)
         return out, lse
 
@@ -71,11 +73,12 @@ def split_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, chunk: int,
     combined = *strides(like(q)), *_sizes(q, k)
     shared |= {"ROWS": COMBINE_ROWS, **({"launch_pdl": True} if overlaps else {})}
     combine = Launch(flash_fwd_combine_kernel, num_tiles(q, COMBINE_ROWS), combined, shared)
+    new_out, new_lse = allocates(q), allocates_float32(q.shape[:-1], q.device)
+    new_parts = allocates_float32((num_chunks, *q.shape), q.device)
+    new_part_lse = allocates_float32((num_chunks, *q.shape[:-1]), q.device)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out, lse = like(q), new_lse(q)
-        parts = torch.empty((num_chunks, *q.shape), dtype=torch.float32, device=q.device)
-        part_lse = torch.empty(parts.shape[:-1], dtype=torch.float32, device=q.device)
+        out, lse, parts, part_lse = new_out(q), new_lse(), new_parts(), new_part_lse()
         attend(q, k, v, parts, part_lse)
         combine(parts, part_lse, out, lse)
         return out, lse
@@ -95,11 +98,12 @@ def at_once_backward(
 ) -> Backward:
     """Plan a backward in one launch."""
     launch = at_once_launch(request, q, k, v, out, do, tiles)
+    new_dq, new_dk, new_dv = map(allocates, (q, k, v))
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv = like(q), like(k), like(v)
+        dq, dk, dv = new_dq(q), new_dk(k), new_dv(v)
         launch(q, k, v, out, do, lse, dq, dk, dv, seed)
         return dq, dk, dv
 
@@ -112,11 +116,12 @@ def two_pass_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Te
     keys_tiles, queries_tiles = backward_tiles(q, k)
     over_keys = dkdv_launch(request, q, k, v, do, keys_tiles)
     over_queries = dq_launch(request, q, k, v, do, queries_tiles)
+    new_dq, new_dk, new_dv = map(allocates, (q, k, v))
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv, delta = like(q), like(k), like(v), torch.empty_like(lse)
+        dq, dk, dv, delta = new_dq(q), new_dk(k), new_dv(v), torch.empty_like(lse)
         launch_in_turn(
             (over_rows, (out, do, delta, None)),
             (over_keys, (q, k, v, do, lse, delta, dk, dv, seed)),

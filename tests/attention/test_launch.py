@@ -1,15 +1,19 @@
 """Launches that Triton does not look at: what makes two of them alike, and what they hand to the kernel."""
 
 import gc
+import sys
 import weakref
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
 import triton
 
-from cs336_systems.attention import launch, tiles, triton_plans
+from cs336_systems.attention import launch, planning, tiles, triton_plans
+from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.dropout import Dropout
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.planning import plan_for, plans
@@ -17,6 +21,7 @@ from cs336_systems.attention.request import Request
 from tests.attention.gate import Shape, make_inputs
 
 X, Y = torch.zeros(1), torch.ones(1)
+PACKAGE = Path(planning.__file__).parents[1]
 
 
 def run(
@@ -238,6 +243,47 @@ def test_a_layout_holds_all_that_triton_compiles_for() -> None:
     for place in range(len(tensors)):
         for other in (unaligned, x.transpose(0, 1).contiguous().transpose(0, 1), x[:, :, :1].expand_as(x)):
             assert layout(*tensors[:place], other, *tensors[place + 1 :]) != same
+
+
+@pytest.mark.parametrize("odd_first", [False, True])
+def test_strides_that_no_step_takes_may_differ_between_calls_of_one_plan(odd_first: bool) -> None:
+    """A single head is contiguous whatever the strides of its batch and heads."""
+    plain = tuple(x.detach() for x in make_inputs(Shape((1, 1), 40, 40, 16), torch.float32))
+    odd = tuple(x.as_strided(x.shape, (7, 5, 16, 1)) for x in plain)
+    results = []
+    plans.clear()
+    for inputs in (odd, plain) if odd_first else (plain, odd):
+        results.append(run(*inputs))
+    assert len(plans) == 1
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_a_call_takes_few_python_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short call takes as long as its Python: about 1 us a function on a slow host, beside some 200 us in all."""
+    monkeypatch.setattr(planning, "require_launchable", lambda *_: None)
+    monkeypatch.setattr(launch.Launch, "__call__", lambda *_: None)
+    q, k, v = (torch.zeros(1, 1, 64, 32, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    grad_out = torch.zeros_like(q)
+
+    def step() -> None:
+        torch.autograd.grad(flash_attention(q, k, v, True, impl="triton"), (q, k, v), grad_out)
+
+    step()  # makes the plans
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and PACKAGE in Path(code.co_filename).parents and not code.co_name.startswith("<"):
+            called.append(code.co_name)
+
+    previous = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(previous)
+    assert "flash_attention" in called and "backward" in called
+    assert len(called) <= 20, called
 
 
 def test_a_layout_holds_what_differs_between_calls() -> None:
