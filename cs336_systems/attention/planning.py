@@ -66,7 +66,7 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
     if q.numel() == 0:
         return _empty_forward
     num_keys = _visible_keys(request, q, k)
-    request = _resolved(request, q)
+    request = _resolved(request, q, num_keys)
     q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
     if choice := hopper.hopper_forward(request, q4, k4, v4):
         from cs336_systems.attention import gluon_plans
@@ -95,7 +95,7 @@ def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tens
     if q.numel() == 0:
         return _empty_backward
     num_keys = _visible_keys(request, q, k)
-    request = _resolved(request, q)
+    request = _resolved(request, q, num_keys)
     given = q, k, v, out, do
     q4, k4, v4, out4, do4 = map(as_4d, given)
     k4, v4 = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
@@ -137,14 +137,15 @@ def new_like(x: Tensor) -> Tensor:
     return like(as_4d(x)).reshape(x.shape)
 
 
-def _resolved(request: Request, q: Tensor) -> Request:
+def _resolved(request: Request, q: Tensor, num_keys: int) -> Request:
     """Return the request that kernels get: scale a number, products as tl.dot runs here.
 
-    One query sees one key, and needs no causal mask. Without it, Triton compiles no kernel that masks and takes the
-    number of queries, 1, for a constant: ptxas crashes on its loop over keys (triton 3.6 to 3.9, 16-bit inputs).
+    With one query or one key no causal mask is needed, since the queries see one key. Without it, Triton compiles no
+    kernel that masks and takes a length of 1 for a constant: ptxas crashes on its loop over keys (triton 3.6 to 3.9,
+    16-bit inputs).
     """
     return request._replace(
-        is_causal=request.is_causal and q.shape[-2] > 1,
+        is_causal=request.is_causal and num_keys > 1,
         scale=q.shape[-1] ** -0.5 if request.scale is None else request.scale,
         products=request.products if IS_COMPILED else "ieee",
     )
