@@ -23,10 +23,11 @@ from cs336_systems.attention.launch import (
     Call,
     Forward,
     Launch,
+    allocates,
+    allocates_float32,
     cdiv,
     launch_in_turn,
     like,
-    new_lse,
     num_tiles,
     stride_unit,
     strides,
@@ -68,9 +69,10 @@ def gluon_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Hop
     launch = Launch(flash_fwd_hopper_kernel, programs, scalars, constants)
     q_tiles, out_tiles = (describes(x, WGMMA_ROWS, columns) for x in (q, torch.empty_like(q)))
     k_tiles, v_tiles = (describes(x, choice.k_tile, columns) for x in (k, v))
+    new_lse = allocates_float32(q.shape[:-1], q.device)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out, lse = torch.empty_like(q), new_lse(q)
+        out, lse = torch.empty_like(q), new_lse()
         launch(q_tiles(q), k_tiles(k), v_tiles(v), out_tiles(out), lse)
         return out, lse
 
@@ -156,9 +158,10 @@ def pieces_forward(request: Request, q: Tensor, k: Tensor, v: Tensor, choice: Ho
     programs = programs_of(q, choice.consumers * WGMMA_ROWS)[0]
     launch = Launch(flash_fwd_hopper_float32_kernel, programs, scalars, constants)
     split = Pieces(choice.pieces, q, k, v)
+    new_out, new_lse = allocates(q), allocates_float32(q.shape[:-1], q.device)
 
     def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
-        out, lse = like(q), new_lse(q)
+        out, lse = new_out(q), new_lse()
         splitting, pieces = split(q, k, v)
         launch_in_turn(splitting, (launch, (*pieces, out, lse)))
         return out, lse
@@ -189,11 +192,12 @@ def pieces_backward(
     )
     over_rows = delta_launch(out, do)
     split = Pieces(choice.pieces, q, k, v, do)
+    new_dq, new_dk, new_dv = map(allocates, (q, k, v))
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        dq, dk, dv, delta = like(q), like(k), like(v), torch.empty_like(lse)
+        dq, dk, dv, delta = new_dq(q), new_dk(k), new_dv(v), torch.empty_like(lse)
         if splits > 1:
             dk, dv = dk.zero_(), dv.zero_()
         splitting, pieces = split(q, k, v, do)

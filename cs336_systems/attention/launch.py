@@ -7,7 +7,7 @@ contiguous head vectors, and so are outputs.
 import math
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -146,7 +146,13 @@ def allocates(x: Tensor) -> Callable[[Tensor], Tensor]:
 
 def allocates_float32(shape: Sequence[int], device: torch.device) -> Callable[[], Tensor]:
     """Return a function that allocates such tensors; `torch.empty_like` takes half the time of `torch.empty`."""
-    return partial(torch.empty_like, torch.empty(1, dtype=torch.float32, device=device).expand(shape))
+    return partial(torch.empty_like, _one_float32(device).expand(shape))
+
+
+@cache
+def _one_float32(device: torch.device) -> Tensor:
+    """Return an element that nothing reads, whose views tell `torch.empty_like` dtype, device and shape."""
+    return torch.empty(1, dtype=torch.float32, device=device)
 
 
 def new_lse(q: Tensor) -> Tensor:
