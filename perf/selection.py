@@ -35,7 +35,7 @@ SETS = {
         r"|attention\.ShortAttention\.track_time\(\d+, \d+, 'bfloat16', 'forward_backward', 'triton'\)"
         r"|attention\.MultiHeadAttention\.track_\w+\(\d+, 2048, (512|4096|16384), \d+, True, .*, 'triton'\)"
         r"|attention\.Leaderboard\.track_\w+\(.*'triton'\)"
-        r"|host\.AttentionCall\.track_time\(1024, (64|128), 'bfloat16', 'forward', 'flash_attention'\)"
+        r"|host\.AttentionCall\.track_time\(1024, (64|128), 'bfloat16', 'forward_backward', 'flash_attention'\)"
         r"|linear_cross_entropy\.LinearCrossEntropy\.track_\w+\(8192, 4096, \d+, .*, 'forward_backward', 'fused'\)"
         r"|transformer\.Transformer\.track_\w+\('small', 512, 'bf16', 'eager', 'reference', '\w+', 'device_busy'\)"
         r"|transformer\.TransformerVariants\.track_\w+\('small', 512, 'bf16\w*', '\w*cuda_graph', 'triton'"
