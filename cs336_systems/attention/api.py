@@ -1,8 +1,6 @@
 """Entry points of attention, which check their arguments and call the requested implementation."""
 
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,9 +80,13 @@ def flash_attention(
     if (q is k or k is v or q is v) and torch.compiler.is_compiling():  # which dynamo refuses an autograd.Function
         k, v = k.view_as(k), v.view_as(v)
     if impl == "triton":  # planning checks inputs, once for each layout
+        from cs336_systems.attention.flash_triton import FlashAttentionTriton
+
         if softmax_scale is fp32_precision is None and dropout_p == 0 and not deterministic:
-            return _apply_triton(q, k, v, is_causal)  # torch inspects each argument
-        return _apply_triton(q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic)
+            return FlashAttentionTriton.apply(q, k, v, is_causal)  # torch inspects each argument
+        return FlashAttentionTriton.apply(
+            q, k, v, is_causal, softmax_scale, fp32_precision, dropout_p, None, deterministic
+        )
     check_inputs(q, k, v, impl)
     if impl == "reference":
         from cs336_systems.attention.dropout import dropout_of_call
@@ -182,18 +184,6 @@ def _require_heads_inside(q: Tensor, k: Tensor, v: Tensor) -> None:
             "(batch, seq_len_q, num_heads, head_dim) and twice (batch, seq_len_k, num_kv_heads, head_dim), "
             "num_kv_heads a divisor of num_heads"
         ) from None
-
-
-def _import_and_apply(*args: Any) -> Tensor:
-    """Import what machines without Triton lack, at the first call: in each, an import takes 1 us."""
-    global _apply_triton
-    from cs336_systems.attention.flash_triton import FlashAttentionTriton
-
-    _apply_triton = FlashAttentionTriton.apply
-    return _apply_triton(*args)
-
-
-_apply_triton: Callable[..., Tensor] = _import_and_apply
 
 
 def _checked_scale(softmax_scale: object) -> float:
