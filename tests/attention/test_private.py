@@ -135,6 +135,49 @@ def test_a_descriptor_that_holds_more_than_its_fields_is_made_anew() -> None:
     assert like(torch.ones(5)).elements == 5
 
 
+def test_a_descriptor_is_encoded_once_for_each_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's own launch, but for the two calls of C: the encoding, and the launch that gets what was encoded."""
+    driver = pytest.importorskip("triton.backends.nvidia.driver")
+    encoded: list[tuple[Any, ...]] = []
+
+    def encode(*arguments: Any) -> str:
+        encoded.append(arguments)
+        return f"{arguments[0]:x}, {arguments[4]}"
+
+    utils = SimpleNamespace(fill_tma_descriptor=encode, fill_tma_descriptor_tiled=encode)
+    monkeypatch.setattr(triton.runtime.driver, "_active", SimpleNamespace(utils=utils))
+    layouts = [
+        {"swizzle": 3, "elem_size": 2, "elem_type": 5, "block_size": [64, columns], "fp4_padded": False}
+        for columns in (64, 32)
+    ]
+    launched: list[tuple[Any, ...]] = []
+    launch = driver.wrap_handle_tensordesc(
+        lambda *arguments: launched.append(arguments), {0: "tensordesc<bf16>", 1: "tensordesc<bf16>", 2: "i32"}, layouts
+    )
+    remembering = kernels._encoding_once(launch)
+    in_one = not hasattr(driver, "_BASE_ARGS_FORMAT_LEN")
+    before = range(4) if in_one else range(driver._BASE_ARGS_FORMAT_LEN)
+
+    def launch_with(call: Any, *tensors: torch.Tensor) -> tuple[Any, ...]:
+        described = [
+            SimpleNamespace(base=x, shape=[*x.shape], strides=[*x.stride()], padding="zero", round_f32_to_tf32=False)
+            for x in tensors
+        ]
+        call(*before, *([(*described, 7)] if in_one else (*described, 7)))
+        return launched.pop()
+
+    x, y = torch.zeros(2, 128, 64, dtype=torch.bfloat16).unbind()
+    for pair in ((x, y), (y, x), (x, x), (x, y)):
+        assert launch_with(remembering, *pair) == launch_with(launch, *pair)
+    encoded.clear()
+    for pair in ((x, y), (y, x), (x, x)):
+        launch_with(remembering, *pair)
+    assert not encoded
+    monkeypatch.setattr(kernels, "MAX_ENCODED", 1)
+    launch_with(remembering, torch.zeros_like(x), y)
+    assert encoded and kernels._encoding_once(print) is print
+
+
 def test_without_gluon_the_plain_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda", 7)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
