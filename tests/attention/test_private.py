@@ -62,6 +62,22 @@ def test_without_the_check_for_dispatch_modes_attention_runs_as_outside_of_them(
     assert not kernels.dispatch_mode_check()()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_tracing_is_seen_with_and_without_torchs_own_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen.append(bool(kernels.tracing_check()()))
+        return x + 1
+
+    torch.jit.trace(function, torch.ones(1), check_trace=False)
+    with monkeypatch.context() as without:
+        without.delattr(torch._C, "_is_tracing", raising=False)
+        assert kernels.tracing_check() is torch.jit.is_tracing
+    function(torch.ones(1))
+    assert seen == [True, False]
+
+
 def hands_on_nothing(kernel: FakeKernel) -> None:
     kernel.run = FakeLauncher(kernel.direct.append)
     kernel.run.__class__ = type("Other", (FakeLauncher,), {"__call__": lambda self, *arguments: None})
