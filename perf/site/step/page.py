@@ -60,7 +60,7 @@ def _machine(one: MachineSteps) -> dict[str, Any]:
 
 def _fastest(row: Ways) -> dict[str, str] | None:
     """Say which variant of a model has the shortest step; None without a time."""
-    times = {way: found for way in row.cells if (found := row.time(way))}
+    times = row.times
     if not times:
         return None
     first, *even = shortest(times)

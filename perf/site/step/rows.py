@@ -104,9 +104,14 @@ class Ways:
         return estimate(self.cells[way].result) if way in self.cells else None
 
     @property
+    def times(self) -> dict[tuple[str, str, str], Estimate]:
+        """Times of the variants that have one."""
+        return {way: found for way in self.cells if (found := self.time(way))}
+
+    @property
     def fastest(self) -> tuple[str, str, str] | None:
         """Variant that is faster than every other; None where intervals touch."""
-        first = shortest({way: found for way in self.cells if (found := self.time(way))})
+        first = shortest(self.times)
         return first[0] if len(first) == 1 else None
 
 
