@@ -14,7 +14,7 @@ def is_int(value: object) -> TypeGuard[int]:
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether `value` is an int or a float, and no bool."""
-    return is_int(value) or isinstance(value, float)
+    return isinstance(value, float) or is_int(value)
 
 
 def require_at_least(least: int, **values: object) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cs336_systems.attention.inputs import check_inputs
-from cs336_systems.checks import is_int
+from cs336_systems.checks import is_int, is_number
 
 IMPLS = ("auto", "reference", "pytorch", "triton", "sdpa")
 FP32_PRECISIONS = ("ieee", "tf32", "bf16x3")
@@ -67,7 +67,7 @@ def flash_attention(
     if fp32_precision is not None and (impl != "triton" or fp32_precision not in FP32_PRECISIONS):
         allowed = f"None, and for impl='triton' {', '.join(FP32_PRECISIONS)}"
         raise ValueError(f"fp32_precision is {fp32_precision!r} and impl {impl!r}; allowed: {allowed}")
-    if not (isinstance(dropout_p, float) or is_int(dropout_p)) or not 0 <= dropout_p < 1:
+    if not is_number(dropout_p) or not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p!r}; allowed: a number from 0 up to, but not, 1")
     if softmax_scale is not None:
         softmax_scale = _checked_scale(softmax_scale)

@@ -45,7 +45,7 @@ class _Algorithms(torch.autograd.Function):
     ) -> Tensor:
         """Run Algorithm 1."""
         scale = None if softmax_scale is None else float(softmax_scale)
-        seed = seed_of_call(dropout_p, dropout_seed, q.device) if dropout_p else None
+        seed = seed_of_call(dropout_p, dropout_seed, q.device)
         ctx.options = is_causal, scale, fp32_precision, dropout_p, deterministic
         plan: Plan | RecordedPlan
         if _is_recorded(q, k, v):

@@ -40,10 +40,9 @@ class Plan:
         lse = lse.contiguous()  # which kernels take it for
         deterministic = self.request.deterministic or torch.are_deterministic_algorithms_enabled()
         key = deterministic, None if seed is None else _seed_key(seed), layout_of(q, k, v, out, lse, grad_out)
-        run = self.backwards.get(key)
-        if run is None:
-            request = self.request._replace(deterministic=deterministic)
-            run = self.backwards.keep(key, choose_backward(request, q, k, v, out, grad_out))
+        run = self.backwards.get(key) or self.backwards.keep(
+            key, choose_backward(self.request._replace(deterministic=deterministic), q, k, v, out, grad_out)
+        )
         return run(q, k, v, out, lse, grad_out, seed)
 
 
