@@ -116,8 +116,9 @@ class Site:
         }
 
     def cells(self, machine: str) -> dict[str, list[NewestCell]]:
-        """Return every case at its newest commit with records, by class."""
-        return cells_of((commit, self.results(machine, commit)) for commit in self.commits(machine))
+        """Return every case at its newest commit with records, by class, in the order of the class's grid."""
+        found = cells_of((commit, self.results(machine, commit)) for commit in self.commits(machine))
+        return {benchmark: sorted(cells, key=self._place) for benchmark, cells in found.items()}
 
     def failing(self, machine: str) -> list[CaseResult]:
         """Return the results of cases that failed at the newest commit that tried them, and are not merely n/a."""
@@ -133,6 +134,11 @@ class Site:
         return axes is None or (
             list(axes) == list(one.params) and all(repr(value) in axes[name] for name, value in one.params.items())
         )
+
+    def _place(self, cell: NewestCell) -> list[int]:
+        """Return the position of each of a case's values in its axis; of a class that is no more, no position."""
+        axes = self._axes.get(cell.result.benchmark)
+        return [axes[name].index(repr(value)) for name, value in cell.result.params.items()] if axes else []
 
     @functools.cached_property
     def _axes(self) -> dict[str, dict[str, list[str]]]:

@@ -137,6 +137,16 @@ def test_a_case_that_its_class_no_longer_has_is_not_shown(tmp_path: Path) -> Non
         assert len(site.cells(H200).get(steps.PHASES, [])) == count
 
 
+def test_cases_are_in_the_order_of_their_grid_whichever_is_newer(tmp_path: Path) -> None:
+    steps.write_records(tmp_path, steps.phases("small"), "a" * 40)
+    steps.write_records(tmp_path, steps.phases("xl"), "b" * 40)
+    revisions = {"a" * 40: 1, "b" * 40: 2}
+    known = {f"{steps.PHASES}.track_time": benchmark([*steps.phases("small"), *steps.phases("xl")])}
+    graphs = [graph({1: [1.0, None], 2: [None, 1.0]})]
+    cells = Site(tmp_path, graphs, known, revisions, frozenset(revisions), described).cells(H200)[steps.PHASES]
+    assert [(cell.result.params["size"], cell.commit[0]) for cell in cells] == [("small", "a")] * 8 + [("xl", "b")] * 8
+
+
 def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_path: Path) -> None:
     steps.write_records(tmp_path, steps.phases(), "a" * 40)
     assert len(Site(tmp_path, [], {}, {"a" * 40: 1}, frozenset({"a" * 40}), described).cells(H200)[steps.PHASES]) == 8

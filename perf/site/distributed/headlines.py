@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from perf import units
-from perf.site.distributed.rows import BASELINE, Collective, FullyShard, Group, Shard, Where, torchs_of
+from perf.site.distributed.rows import BASELINE, Collective, FullyShard, Group, Shard, Stepped, Where, torchs_of
 from perf.site.estimate import Estimate, ratio, shortest
 from perf.workloads.fully_sharded import PREFETCH
 
@@ -18,9 +18,12 @@ def headlines(
     shards: Sequence[Sequence[Shard]],
     fully_sharded: Sequence[Sequence[FullyShard]],
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the headline of the largest setting of each kind: a figure, and the words before and after it."""
+    """Yield the headline of the largest setting of each kind: a figure, and the words before and after it.
+
+    Settings whose steps have an interval come before all others.
+    """
     if groups:
-        group = max(reversed(groups), key=lambda one: _extent(one.where))
+        group = max(reversed(groups), key=lambda one: _rank(one.where, one.strategies))
         best, *even = group.shortest
         if best.step:
             names = ", ".join(one.name for one in even)
@@ -82,12 +85,15 @@ def spread(found: Estimate, is_exposed: bool) -> str:
 
 
 def _largest(groups: Sequence[Sequence[Sharded]]) -> Sequence[Sharded]:
-    return max(reversed(groups), key=lambda rows: _extent(rows[0].where))
+    return max(reversed(groups), key=lambda rows: _rank(rows[0].where, rows))
 
 
-def _extent(where: Where) -> tuple[int, int]:
-    """Number of ranks, then context length. The largest model of a setting is the last of its grid."""
-    return where.world_size, where.context_length
+def _rank(where: Where, rows: Sequence[Stepped]) -> tuple[bool, int, int]:
+    """Return whether every step has an interval, the number of ranks and the context length.
+
+    The largest model of a setting is the last of its grid.
+    """
+    return all(math.isfinite(row.step.high) for row in rows if row.step), where.world_size, where.context_length
 
 
 def setting(axis: str, where: Where) -> str:

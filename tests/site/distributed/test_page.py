@@ -1,12 +1,13 @@
 """The page about several ranks: what a reader sees, and that nothing of a stranger's becomes markup."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
 
 from perf.site.distributed.page import MachineDistributed, render
 from perf.site.distributed.rows import STRATEGIES, SWEEPS
-from perf.site.newest import cells_of, read_commit
+from perf.site.newest import NewestCell, cells_of, read_commit
 from perf.site.pages import Commit, permalink
 from tests.site import steps
 from tests.site.distributed import made_up as parallel
@@ -77,6 +78,24 @@ def test_nothing_is_called_the_shortest_step_whose_interval_touches_another(tmp_
     assert "not distinguishable: overlapped, torch" in text
     assert 'class="number fastest"' not in page
     assert "bucketed has the shortest step, 105 ms ± 0.2 %" in plain(page_of(tmp_path / "apart", parallel.strategies()))
+
+
+def test_a_headline_is_of_the_largest_setting_with_an_interval(tmp_path: Path) -> None:
+    for cases in (parallel.strategies(), parallel.sharding(), parallel.fully_sharded()):
+        longer = [one | {"params": one["params"] | {"context_length": 4096}} for one in cases]
+        known = machine(tmp_path / cases[0]["benchmark"], [*cases, *longer])
+        assert "context 4096, bf16, 2 ranks:" in plain(render("demo", [known], "#"))
+        (benchmark, cells), *_ = known.cells.items()
+        single = {
+            benchmark: [_of_one_sample(one) if one.result.params["context_length"] == 4096 else one for one in cells]
+        }
+        text = plain(render("demo", [dataclasses.replace(known, cells=single)], "#"))
+        assert re.search("context (1024|512), bf16, 2 ranks:", text) and "context 4096, bf16, 2 ranks:" not in text
+
+
+def _of_one_sample(cell: NewestCell) -> NewestCell:
+    visits = tuple(visit[:1] for visit in cell.result.visits_s[:1])
+    return dataclasses.replace(cell, result=dataclasses.replace(cell.result, visits_s=visits))
 
 
 def test_an_all_reduce_is_told_per_gpu_and_direction_with_its_interval(tmp_path: Path) -> None:
