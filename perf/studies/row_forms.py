@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired, get_origin
 
 from perf.forms import matches, written
 from perf.harness.status import Status
+from perf.studies.attention.groups import GROUPS, document_of
 from perf.studies.rows import Spans
 
 Form = dict[str, Any]
@@ -69,7 +70,7 @@ FORMS: dict[str, Form] = {
     | {"part": str, "seq_len": int, "d": int, "variant": str}
     | _FIRST_AND_MEDIAN
     | dict.fromkeys(("backward_first_s", "backward_s"), NotRequired[float]),
-    **dict.fromkeys(("attention", "attention-gqa", "attention-aside", "attention-random"), _ARM),
+    **dict.fromkeys(map(document_of, GROUPS), _ARM),
     "tiles": _ARM
     | {"entry": str, "against": str, "is_present": bool}
     | dict.fromkeys(("registers", "spills", "shared_bytes"), NotRequired[int]),

@@ -110,20 +110,9 @@ def _on_two_gpus(source: Source, study: str, run: str) -> list[Row]:
 
 def measured_with(name: str, document: dict[str, Any]) -> str:
     """The command that made the rows of NAME.json, and where they are."""
-    hashes = re.split(r"\b([0-9a-f]{8})\b", document.get("commit", "").replace("`", ""))
-    commit = f" at commit {_quoted(['', *hashes])}" if any(hashes) else ""
-    command = _quoted(document["command"].split("`"))
-    return f"Measured with {command}{commit}; rows in [{name}.json]({name}.json)."
-
-
-def _quoted(parts: Iterable[str]) -> str:
-    """Pieces of code and of prose, in turn."""
-    return "".join(_prose(part) if number % 2 else code(part) for number, part in enumerate(parts) if part.strip())
-
-
-def _prose(text: str) -> str:
-    """Text between two pieces of code, with its spaces at the ends."""
-    return f"{' ' * text[:1].isspace()}{plain(text)}{' ' * text[-1:].isspace()}"
+    commit = re.sub(r"^\w+", lambda found: code(found[0]), plain(document.get("commit") or ""))
+    at = f" at commit {commit}" if commit else ""
+    return f"Measured with {code(document['command'])}{at}; rows in [{name}.json]({name}.json)."
 
 
 def chapter(name: str, warnings: list[str], source: Source, figures: Path) -> str:

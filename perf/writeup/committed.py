@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from perf.files import write_aside
+from perf.studies.attention.groups import document_of
 from perf.studies.on_file import NotOnFile
 from perf.writeup.answered import values
 from perf.writeup.markdown import Markup
@@ -26,7 +27,7 @@ def documents(source: Source) -> dict[Path, str]:
         made[source.folder / STUDIES / source.machine / "README.md"] = render("answers.md", known)
         known |= {
             "first_calls_s": first_calls_s(source),
-            "cudnn": _version(source.documents()["attention"]["software"]["cudnn"]),
+            "cudnn": _version(source.documents()[document_of("grid")]["software"]["cudnn"]),
         }
         for name, (heading, template) in FRONT.items():
             path = root / name

@@ -32,7 +32,7 @@ def test_every_study_s_document_is_known_but_for_tables():
         ("ddp-equivalence", GOOD | {"more": [1]}, None),
         ("ddp-equivalence", GOOD | {"difference": True}, "difference is True; allowed: float"),
         ("ddp-equivalence", GOOD | {"world_size": 2.0}, "world_size is 2.0; allowed: int"),
-        ("attention", {"role": "peer"}, "role is 'peer'; allowed: Literal['ours', 'against']"),
+        ("attention-grid", {"role": "peer"}, "role is 'peer'; allowed: Literal['ours', 'against']"),
         ("train-step", PAIR | {"ours_s": [1.0]}, "ours_s is [1.0]; allowed: list[list[float]]"),
         ("end-to-end", {"peak_bytes": None}, None),
         ("end-to-end", {"peak_bytes": "7"}, "peak_bytes is '7'; allowed: int | None"),

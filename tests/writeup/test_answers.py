@@ -9,10 +9,11 @@ import pytest
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
 from perf.site.wording import label
+from perf.studies.attention.groups import document_of
 from perf.studies.on_file import NotOnFile, loaded
 from perf.studies.speedups import factor, speedup_of
 from perf.writeup.answered import TABLES, measured_with
-from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, Beside, front
+from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, TUNED, Beside, front
 from perf.writeup.answers.memory import Memory, block_parts
 from perf.writeup.answers.rows import by
 from perf.writeup.answers.steps import Steps, WarmUp
@@ -23,7 +24,11 @@ FOLDER = Path(__file__).parents[2] / "perf" / "studies" / "results" / "nvidia-h2
 
 @pytest.fixture(scope="module")
 def documents():
-    return {name: loaded(FOLDER / f"{name}.json") for name in ("attention", "memory")}
+    return {"memory": loaded(FOLDER / "memory.json")} | of_attention(FOLDER)
+
+
+def of_attention(folder):
+    return {document_of(group): loaded(folder / f"{document_of(group)}.json") for group in TUNED}
 
 
 def row(**values):
@@ -55,7 +60,7 @@ def test_warm_up_is_the_first_step_beside_the_settled_ones():
 
 def test_a_short_table_without_its_rows_names_what_to_measure():
     with pytest.raises(NotOnFile, match="study attention with"):
-        front("en", {"attention": {"rows": []}}, {})
+        front("en", {document_of("leaderboard"): {"rows": []}}, {})
 
 
 def test_two_rows_of_one_setting_are_refused():
@@ -76,7 +81,7 @@ def select(documents, **axes):
 
 
 def lines(documents, language="en"):
-    elsewhere = {"attention": loaded(FOLDER.with_name("nvidia-h100-80gb-hbm3") / "attention.json")}
+    elsewhere = of_attention(FOLDER.with_name("nvidia-h100-80gb-hbm3"))
     text = table(front(language, documents, elsewhere))
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
 
@@ -102,9 +107,10 @@ def test_a_line_of_the_front_page_has_each_of_the_others_that_was_measured(docum
     ids=["faster", "slower", "perhaps slower", "perhaps faster"],
 )
 def test_bold_is_whoever_is_faster_beyond_the_interval(scale, ours, others, documents):
-    changed = {"attention": copy.deepcopy(documents["attention"])}
-    for measured in changed["attention"]["rows"]:
-        if measured["role"] == "ours" and measured["group"] == "leaderboard":
+    board = document_of("leaderboard")
+    changed = documents | {board: copy.deepcopy(documents[board])}
+    for measured in changed[board]["rows"]:
+        if measured["role"] == "ours":
             measured["samples_s"] = [
                 [sample * scale(number) for sample in samples] for number, samples in enumerate(measured["samples_s"])
             ]
@@ -113,8 +119,8 @@ def test_bold_is_whoever_is_faster_beyond_the_interval(scale, ours, others, docu
 
 
 def test_what_is_under_1_is_told_apart_from_what_may_be_slower(documents):
-    changed = {"attention": copy.deepcopy(documents["attention"])}
-    for measured in changed["attention"]["rows"]:
+    changed = {document_of("grid"): copy.deepcopy(documents[document_of("grid")])}
+    for measured in changed[document_of("grid")]["rows"]:
         if measured["role"] == "ours":
             measured["samples_s"] = [[1.07 * sample for sample in samples] for samples in measured["samples_s"]]
     beside = Beside(changed)
@@ -125,9 +131,11 @@ def test_what_is_under_1_is_told_apart_from_what_may_be_slower(documents):
     assert 0 < below < unsure < len(values)
 
 
-def test_the_gpus_and_commits_are_those_of_the_document():
-    beside = Beside({"attention": {"device": {"uuid": "GPU-1, GPU-2"}, "commit": "0123abcd`, of some `89abcdef"}})
-    assert beside.gpus() == 2 and beside.commits() == ["0123abcd", "89abcdef"]
+def test_the_gpus_and_commits_are_those_of_the_documents():
+    made = {"grid": ("GPU-1", "0123abcd"), "long": ("GPU-2", "0123abcd"), "short": ("GPU-2", "89abcdef")}
+    made |= {"random": ("GPU-3", "9abcdef0")}
+    beside = Beside({document_of(group): {"device": {"uuid": gpu}, "commit": at} for group, (gpu, at) in made.items()})
+    assert beside.gpus() == 2 and beside.commits() == ["0123abcd", "89abcdef"], "of the groups of README.md"
 
 
 def test_both_front_pages_have_the_same_cells(documents):
@@ -147,17 +155,14 @@ def test_text_of_rows_cannot_become_markup():
 
 
 @pytest.mark.parametrize(
-    ("command", "shown"),
+    ("document", "shown"),
     [
-        ("python x", "`python x`"),
-        ("python x` and `python y", "`python x` and `python y`"),
-        ("python x --n 8`, of <b> up to 16", "`python x --n 8`, of \\<b\\> up to 16"),
+        ({"command": "python x"}, "`python x`"),
+        ({"command": "python x` and <b>"}, "`python x and <b>`"),
+        ({"command": "x", "commit": None}, "`x`"),
+        ({"command": "x", "commit": "1a2b3c4d"}, "`x` at commit `1a2b3c4d`"),
+        ({"command": "x", "commit": "1a2b3c4d with <b>"}, "`x` at commit `1a2b3c4d` with \\<b\\>"),
     ],
 )
-def test_backticks_of_a_command_are_balanced(command, shown):
-    assert measured_with("a", {"command": command}) == f"Measured with {shown}; rows in [a.json](a.json)."
-
-
-def test_a_commit_is_code_and_what_is_said_of_it_is_not():
-    made = measured_with("a", {"command": "x", "commit": "1a2b3c4d`, of some <b> `5e6f7a8b`; elsewhere"})
-    assert " at commit `1a2b3c4d`, of some \\<b\\> `5e6f7a8b`; elsewhere; rows in" in made
+def test_command_and_commit_are_code_and_what_is_said_of_them_is_not(document, shown):
+    assert measured_with("a", document) == f"Measured with {shown}; rows in [a.json](a.json)."

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from perf.__main__ import main
 from perf.studies.attention.cells import Cell, cells_of
-from perf.studies.attention.groups import GROUPS
+from perf.studies.attention.groups import GROUPS, document_of
 from perf.writeup import committed
 from perf.writeup.answered import TABLES
 from perf.writeup.answers import attention
@@ -55,15 +55,15 @@ def answers(folder):
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A perf folder with the committed studies, but none of a group of attention in a document of its own, between two
-    front pages; asv measured the first calls alone."""
+    """A perf folder with the committed studies but for the groups of attention that may be missing, between two front
+    pages; asv measured the first calls alone."""
     folder = perf_folder(tmp_path / "perf", {})
     for place in (PERF / STUDIES).iterdir():
         shutil.copytree(place, folder / STUDIES / place.name, ignore=shutil.ignore_patterns("*.png", "*.md"))
     shutil.rmtree(folder / STUDIES / "box")
-    for group in (folder / STUDIES).glob("*/attention-*.json"):
-        if group.name != "attention-memory.json":
-            group.unlink()
+    for group in attention.NEEDS:
+        for path in (folder / STUDIES).glob(f"*/{document_of(group)}.json"):
+            path.unlink()
     monkeypatch.setattr(committed, "first_calls_s", lambda source: [4.0, 8.0])
     for name, (heading, _) in committed.FRONT.items():
         (tmp_path / name).write_text(
@@ -107,7 +107,7 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
     other.mkdir()
     (other / "attention-gqa.json").write_text("{}")
     assert sections().count(other.name) == 1
-    known = json.loads((checkout / H200 / "attention.json").read_text())
+    known = json.loads((checkout / H200 / "attention-grid.json").read_text())
     grouped = [of_a_cell(cell, sdpa_cudnn=1.25, sdpa_flash=2.0) for cell in cells_of({"gqa": GROUPS["gqa"]})]
     drawn = [
         of_a_cell(Cell("random", 3, 10, 6272, d, dtype, False, "forward", "cuda_events", "cold"), **others)
@@ -148,18 +148,18 @@ def test_grouped_heads_and_the_random_sample_are_shown_once_they_are_measured(ch
 
 
 def slower_attention(folder):
-    path = folder / H200 / "attention.json"
+    path = folder / H200 / "attention-grid.json"
     document = json.loads(path.read_text())
     for row in document["rows"]:
-        if row["group"] == "grid" and row["impl"] == "flex":
+        if row["impl"] == "flex":
             row["samples_s"] = [[sample / 2 for sample in samples] for samples in row["samples_s"]]
     path.write_text(json.dumps(document))
     return "the grid"
 
 
 def no_attention(folder):
-    (folder / H200 / "attention.json").unlink()
-    return "'attention' is not on file"
+    (folder / H200 / "attention-grid.json").unlink()
+    return "study attention with {'is_causal': False}: no row is on file"
 
 
 def no_heading(folder):

@@ -76,7 +76,7 @@ def missing(tmp_path, rows, *asked):
     lambda: memory_peaks({"memory": {"rows": [{"size": "2.7B", "context": 128, "precision": "fp32"}]}}),
     lambda: TrainStep({"train-step": {"rows": []}}).speedup("2.7B", 512),
     lambda: WarmUp({"warm-up": {"rows": [{"size": "small"}]}}).first_over_settled("2.7B"),
-    lambda: Beside({"attention": {"rows": []}}).select(group="long"),
+    lambda: Beside({"attention-long": {"rows": []}}).select(group="long"),
 ])  # fmt: skip
 def test_what_a_part_of_a_study_lacks_is_not_on_file(ask):
     with pytest.raises(NotOnFile):

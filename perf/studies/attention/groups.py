@@ -178,12 +178,10 @@ GROUPS = {
     ),
 }
 
-OF_THEIR_OWN = ("gqa", "aside", "random")
-
 
 def document_of(group: str) -> str:
-    """Return the name of the document with a group's rows; a run replaces the documents of its groups."""
-    return f"attention-{group}" if group in OF_THEIR_OWN else "attention"
+    """Return the name of the document with a group's rows; a run replaces those of its groups."""
+    return f"attention-{group}"
 
 
 _TINY: dict[str, dict[str, Any]] = {

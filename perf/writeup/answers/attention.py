@@ -1,7 +1,6 @@
 """Attention beside every other implementation in PyTorch: a table for each group, and the short one of README.md."""
 
 import functools
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -31,8 +30,11 @@ FRONT: tuple[dict[str, Any], ...] = (
 )
 """The causal cells of README.md: a line each. None of ours with TF32, with which none of the others was measured."""
 
-SHOWN = ("grid", "leaderboard", "long", "short", "float32", "gqa", "aside")
-"""The groups of the study that have a table of their own."""
+TUNED = ("grid", "leaderboard", "long", "short", "float32")
+"""The groups of the study whose figures stand together: those of README.md."""
+
+SHOWN = (*TUNED, "gqa", "aside")
+"""The groups that have a table with a line for each cell."""
 
 FRONT_COLUMNS = ("sdpa_cudnn", "sdpa_flash", "sdpa_efficient", "flex")
 """The other implementations that have a column there."""
@@ -52,9 +54,14 @@ class Beside(Answer):
     """Figures of `study attention`. A speed-up is the other's time over ours, with its relative half-width."""
 
     @functools.cached_property
+    def measured(self) -> Documents:
+        """The documents of the groups `TUNED` that are on file, by group."""
+        return {group: self.documents[name] for group in TUNED if (name := document_of(group)) in self.documents}
+
+    @functools.cached_property
     def pairs(self) -> list[Pair]:
-        """Ours with each of the others in every cell that was measured."""
-        return timed(self.documents["attention"]["rows"])
+        """Ours with each of the others in every cell of these groups that was measured."""
+        return [pair for document in self.measured.values() for pair in timed(document["rows"])]
 
     @functools.cached_property
     def sample(self) -> list[Pair]:
@@ -117,18 +124,18 @@ class Beside(Answer):
 
     def error(self, impl: str, d: int) -> float:
         """Relative error of the worst row of a gradient in the group float32."""
-        rows = self.documents["attention"]["rows"]
-        errors = (row["error"] for row in rows if (row["group"], row["impl"], row["d"]) == ("float32", impl, d))
+        rows = self.documents[document_of("float32")]["rows"]
+        errors = (row["error"] for row in rows if (row["impl"], row["d"]) == (impl, d))
         (error,) = some(list(errors), f"the error of {impl}, d = {d}, in study attention --group float32")
         return error
 
     def gpus(self) -> int:
         """The number of GPUs behind the rows."""
-        return len(self.documents["attention"]["device"]["uuid"].split(", "))
+        return len({document["device"]["uuid"] for document in self.measured.values()})
 
     def commits(self) -> list[str]:
-        """The commits behind the rows."""
-        return re.findall(r"\b[0-9a-f]{8}\b", self.documents["attention"]["commit"])
+        """The commits behind the rows, in the groups' order."""
+        return list(dict.fromkeys(document["commit"] for document in self.measured.values()))
 
     def processes(self) -> list[int]:
         """The number of processes behind each time."""
@@ -141,7 +148,7 @@ class Beside(Answer):
 
 def beside(group: str, documents: Documents) -> list[Row]:
     """Our time in each cell of a group, and the speed-up over each of the others."""
-    mine = [pair for pair in timed(documents[document_of(group)]["rows"]) if pair["group"] == group]
+    mine = timed(documents[document_of(group)]["rows"])
     axes = [axis for axis in ("dtype", "is_causal", "mode", "ours") if len({pair[axis] for pair in mine}) > 1]
     shown = []
     for _, cell in grouped(mine, *AXES, "ours"):
@@ -210,7 +217,7 @@ def front(language: str, documents: Documents, elsewhere: Documents) -> list[Row
 
 def _causal(documents: Documents, line: dict[str, Any]) -> list[Pair]:
     """The pairs of the one causal cell with these values."""
-    pairs = [pair for pair in timed(documents["attention"]["rows"]) if pair["is_causal"]]
+    pairs = [pair for pair in timed(documents[document_of(line["group"])]["rows"]) if pair["is_causal"]]
     mine = [pair for pair in pairs if all(pair[axis] == value for axis, value in line.items())]
     ((_, cell),) = some(list(grouped(mine, *AXES, "ours")), f"study attention with {line}")
     return cell
