@@ -75,6 +75,26 @@ def test_a_peer_beside_ours_has_samples_and_peers_that_compute_something_else_ha
     assert (tmp_path / "train-step.png").stat().st_size > 0
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # raised by torch's tracing
+@pytest.mark.parametrize(
+    "variant", ["eager", *(pytest.param(name, marks=pytest.mark.slow) for name in ("compiled_blocks", "compiled"))]
+)
+def test_the_plain_steps_compute_what_ours_compute(variant):
+    names, case = ("fp32/eager/sdpa", f"{study.PLAIN}:{variant}"), {"size": "tiny", "context_length": 24, "batch": 2}
+    reply = arms.samples_of(names, case, 2, 0)
+    assert reply["status"] == "ok" and list(map(len, reply["samples_s"])) == [2, 2], reply
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
+def test_a_model_of_one_s_own_is_compared_with_itself(tmp_path):
+    own = ["--model", f"{__name__}:TransformerLM"]
+    for options, against in (([], f"{study.PLAIN}:eager"), (own, "fp32/eager/reference")):
+        done = invoke(*TINY, *options, "--processes", "2", "--out", str(tmp_path))
+        assert done.exit_code == 0, done.output
+        (row,) = json.loads((tmp_path / "train-step.json").read_text())["rows"]
+        assert (row["against"], row["status"]) == (against, "ok")
+
+
 def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
     names, case = ("fp32/eager/sdpa", "fp32/eager/reference"), {"size": "tiny", "context_length": 16, "batch": 2}
     with monkeypatch.context() as patched:

@@ -31,9 +31,14 @@ from perf.studies.speedups import (
 from perf.studies.train_step import arms
 from perf.studies.train_step.arms import Expected, Model, check_arm
 from perf.workloads import measured
+from perf.workloads.transformer_training import OURS as TRANSFORMER_LM
 
 OURS = {"cuda": "bf16_weights/compiled_cuda_graph/sdpa", "cpu": "fp32/eager/sdpa"}
-AGAINST = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
+PLAIN = "perf.workloads.plain_step"
+AGAINST = {"cuda": (f"{PLAIN}:compiled_blocks", f"{PLAIN}:compiled"), "cpu": (f"{PLAIN}:eager",)}
+AGAINST_OF_OTHERS = {"cuda": ("bf16/compiled_blocks/sdpa", "bf16/compiled/sdpa"), "cpu": ("fp32/eager/reference",)}
+"""Of a user's own model, which the plain steps do not compute."""
+
 SAMPLES = ("ours_s", "against_s", "against_busy_s")
 """Fields of a row with the seconds of every step, a list for each process."""
 
@@ -52,7 +57,7 @@ Sample = Callable[[tuple[str, ...], Model, int, int, Expected | None], Row]
     "--against",
     multiple=True,
     type=Named(check_arm),
-    help="The same, or module:function. Default: stock PyTorch, compiled.",
+    help=f"The same, or module:function. Default: plain PyTorch, compiled ({PLAIN}).",
 )
 @effort_options(rounds=20, processes=12, on_a_cpu=FEWEST)
 @out_option
@@ -76,7 +81,8 @@ def command(models: Models, ours: str | None, against: tuple[str, ...], effort: 
     floor are refused.
     """
     kind = device_kind()
-    ours, against = ours or OURS[kind], against or AGAINST[kind]
+    ours = ours or OURS[kind]
+    against = against or (AGAINST if models.model == TRANSFORMER_LM else AGAINST_OF_OTHERS)[kind]
     todo: list[Model] = [
         {"size": size, "context_length": context, "batch": models.batch, "model": models.model}
         for context, size in itertools.product(*map(models.values, ("context", "size")))
