@@ -15,6 +15,7 @@ from perf.harness.case import Case
 from perf.harness.declaration import problem_of_class
 from perf.harness.records import CaseResult
 from perf.harness.suite import cases_of, is_selected, methods_of, names_of
+from perf.workloads import attention_impls
 
 SETS = {
     # At most 60 cases: our kernels at the shapes that a kernel author checks first, and one control.
@@ -133,9 +134,7 @@ def is_control(benchmark: str) -> bool:
     return getattr(_class_by_name().get(benchmark), "is_control", False)
 
 
-PEERS = frozenset(
-    {"sdpa", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math", "flex", "eager", "compiled", "torch"}
-)
+PEERS = frozenset({*attention_impls.PEERS, "eager", "compiled", "torch"})
 """PyTorch's implementations of attention and of the loss: a change of their times says nothing about a commit."""
 
 

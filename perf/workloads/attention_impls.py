@@ -14,6 +14,9 @@ TF32 = ("triton_tf32",)
 Attend = Callable[[Any, Any, Any], Any]
 """(q, k, v) -> out, all (..., seq_len, d) of one shape, or k and v with fewer heads (`AttentionProblem.kv_heads`)."""
 
+Make = Callable[[AttentionProblem, str], Attend]
+"""(problem, device) -> the implementation."""
+
 BACKENDS = {
     "sdpa_flash": "FLASH_ATTENTION",
     "sdpa_cudnn": "CUDNN_ATTENTION",
@@ -141,7 +144,7 @@ def _sdpa(problem: AttentionProblem, device: str) -> Attend:
     return _with_heads(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **options))
 
 
-def _sdpa_backend(impl: str) -> Callable[[AttentionProblem, str], Attend]:
+def _sdpa_backend(impl: str) -> Make:
     def make(problem: AttentionProblem, device: str) -> Attend:
         import torch.nn.functional as F
         from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -175,7 +178,7 @@ def _flex(problem: AttentionProblem, device: str) -> Attend:
     return _with_heads(lambda q, k, v: fused(q, k, v, block_mask=mask, enable_gqa=problem.is_grouped))
 
 
-IMPLS: dict[str, Callable[[AttentionProblem, str], Attend]] = {
+OURS: dict[str, Make] = {
     "flash_attention": _flash_attention,
     "triton": _triton,
     "triton_tf32": _triton_tf32,
@@ -185,10 +188,15 @@ IMPLS: dict[str, Callable[[AttentionProblem, str], Attend]] = {
     "pytorch_compiled_backward": _pytorch_compiled_backward,
     "reference": _reference,
     "reference_compiled": _reference_compiled,
+}
+PEERS: dict[str, Make] = {
     "sdpa": _sdpa,
     **{impl: _sdpa_backend(impl) for impl in BACKENDS},
     "flex": _flex,
 }
+"""PyTorch's, which run no code of a commit (`selection.runs_project_code`)."""
+
+IMPLS = OURS | PEERS
 
 
 def _with_heads(attend: Attend) -> Attend:

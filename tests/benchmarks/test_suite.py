@@ -102,6 +102,15 @@ def test_the_other_grids_are_dense_and_name_what_the_workload_knows(name):
     assert {case.cache for case in cases} == {"cold"}
 
 
+def test_an_implementation_of_a_commit_is_told_from_one_of_pytorch():
+    from perf.workloads.attention_impls import OURS, PEERS
+
+    of_commit = {
+        impl for impl in OURS | PEERS if selection.runs_project_code("attention.FlashAttention", {"impl": impl})
+    }
+    assert of_commit == OURS.keys()
+
+
 def test_the_papers_grid_is_32768_tokens_of_width_2048():
     from perf.workloads.attention import problem_of
 

@@ -27,7 +27,10 @@ BATCH = TINY | {"batch": 2, "is_causal": False}
 HEADS = TINY | {"tokens": 96, "d_model": 32}
 GROUPED = TINY | {"tokens": 96, "d_model": 64, "kv_heads": 2}
 LEADERBOARD = TINY | {"num_heads": 2}
-HERE = ("pytorch", "reference", "sdpa", "sdpa_math", "sdpa_flash")
+COMPILED = {"reference_compiled", "pytorch_compiled_backward", "flex"}
+ON_A_GPU = {"sdpa_cudnn", "sdpa_efficient"}
+HERE = [impl for impl in attention_impls.IMPLS if not impl.startswith("triton") and impl not in COMPILED | ON_A_GPU]
+"""Every other implementation: a new one is held to the oracle unless it is named above."""
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is off where there is a GPU")
 
