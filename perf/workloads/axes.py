@@ -16,4 +16,4 @@ AXES = {
     "sharded_optimizer": _STEP | {"sharding", "world_size"},
     "transformer": _STEP | {"attention", "model"},
 }
-"""By workload; one that is missing here takes any axis. A class may name its clock and cache as axes, too."""
+"""By workload; a class of a workload that is missing here is refused. Its clock and cache may be axes, too."""

@@ -25,7 +25,9 @@ def test_an_axis_has_values_of_json_and_no_two_equal(axis: list[object]) -> None
     assert "no two equal" in problem_of_class(type("Mine", (SmokeAttention,), grid))
 
 
-def test_a_workload_of_ones_own_takes_any_axis(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"param_names": ("anything", *SmokeAttention.param_names[1:])}
+def test_a_workload_whose_axes_nobody_listed_is_refused_with_the_file_to_list_them_in() -> None:
+    """It would measure a case of an axis that it does not read under the name of another."""
     own = {"workload": "foreign_model", "setup_cache": SmokeAttention.setup_cache}
-    assert not problem_of_class(type("Mine", (SmokeAttention,), names | own))
+    assert "'foreign_model'; allowed: a module of perf/workloads whose axes are in its axes.py" in problem_of_class(
+        type("Mine", (SmokeAttention,), own)
+    )
