@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from perf import units
 from perf.commands import judging
 from perf.gate import checkouts
 from perf.gate import report as reports
@@ -134,8 +135,8 @@ def _print_reach(arms: tuple[Arm, Arm], evidence: list[Evidence]) -> None:
     if not change:
         raise click.UsageError("--dry-run was given with one commit; allowed: with two that differ")
     measured, out_of_reach = in_reach(evidence, change)
-    if out_of_reach.why_none:
-        click.echo(f"Every row would be measured: {out_of_reach.why_none}", err=True)
+    why = f": {out_of_reach.why_none}" if out_of_reach.why_none else ""
+    click.echo(f"{len(measured)} of {units.counted(len(evidence), 'row')} would be measured{why}", err=True)
     for row in measured:
         kind = "control" if row.is_control else "sampled" if row.case.key in out_of_reach.sampled else "reached"
         click.echo(f"{kind:12} {row.case.key}")

@@ -118,7 +118,9 @@ def test_a_gate_of_a_docstring_runs_no_test_and_times_nothing(repository: Reposi
     file = repository.folder / "cs336_systems" / "attention" / "reference.py"
     file.write_text(f'"""What attention is."""\n{file.read_text()}')
     asked = ["-m", "perf", "gate", "base", "-b", r"SmokeAttention.*\(128.*'reference'"]
-    assert run(*asked, "--dry-run").stdout.count("out of reach") == 2
+    dry = run(*asked, "--dry-run")
+    assert dry.stdout.count("out of reach") == 2
+    assert "0 of 5 rows would be measured\n" in dry.stderr
     done = run(*asked)
     assert done.returncode == 0, done.stderr
     assert "reaches none of 2 rows" in done.stdout
