@@ -84,9 +84,14 @@ class Ratio:
         return "better" if self.value > 1 + self.half else "worse" if self.high < 1 else "even"
 
     @property
+    def spread(self) -> str:
+        """ "± 4.0 %"; "± ?" of a single sample."""
+        return f"±\u00a0{units.percent(self.half)}"
+
+    @property
     def words(self) -> str:
-        """ "1.05× ± 4.0 %"; "1.05× ± ?" of a single sample."""
-        return f"{units.times(self.value)} ±\u00a0{units.percent(self.half)}"
+        """ "1.05× ± 4.0 %"."""
+        return f"{units.times(self.value)} {self.spread}"
 
 
 def ratio(mine: Estimate, other: Estimate) -> Ratio:

@@ -127,9 +127,10 @@ def _speedup(one: Speedup, section: Section) -> Cell:
     peer = label(one.peer.params["impl"]) if one.peer else ""
     if ratio := one.ratio:
         say, text = WORDS[section.quantity], units.times(ratio.value)
-        known = ratio.words if section.quantity == "time" else text
+        spread = ratio.spread if section.quantity == "time" else ""
+        known = f"{text} {spread}".rstrip()
         title = f"{say[ratio.verdict]}: {peer} {say['needs']} {known} the {section.quantity} of {label(section.ours)}"
-        return number(ratio.value, units.times, classes=ratio.verdict, title=title)
+        return number(ratio.value, units.times, classes=ratio.verdict, title=title, beside=spread)
     if one.peer is None:
         return _empty("not measured")
     if one.peer.status == "ok":

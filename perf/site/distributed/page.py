@@ -30,7 +30,7 @@ from perf.site.distributed.rows import (
     shards_of,
     torchs_of,
 )
-from perf.site.estimate import Estimate, estimate
+from perf.site.estimate import Estimate, estimate, ratio
 from perf.site.failures import by_reason
 from perf.site.newest import NewestCell, Site, commands
 from perf.site.table import Cell, Row, duration, number, parameter, table, text
@@ -120,7 +120,10 @@ def _time(one: MachineDistributed, result: CaseResult | None, classes: str = "")
 
 
 def _speedup(base: Estimate | None, found: Estimate | None) -> Cell:
-    return number(base.median / found.median if base and found else None, units.times)
+    if base is None or found is None:
+        return number(None, units.times)
+    gain = ratio(found, base)
+    return number(gain.value, units.times, beside=gain.spread)
 
 
 def _count(value: float | None) -> Cell:

@@ -48,6 +48,9 @@ def test_many_cases_have_maps_and_what_never_varies_is_said_once(tmp_path: Path)
     captions = re.findall(r"<caption>(.*?)</caption>", page)
     assert set(captions) == {f"{mode}, {mask}" for mode in ("forward", "backward") for mask in ("causal", "no mask")}
     assert re.search(r"1\.18\u00d7 ± [\d.]+ % as fast as SDPA flash", text)
+    [table] = re.findall(r'<table class="cases">.*?</table>', page, flags=re.DOTALL)
+    [first, *_] = re.findall(r"<tr><th scope=\"row\".*?</tr>", table, flags=re.DOTALL)
+    assert re.search(r"\d\u00d7 ± [\d.]+ %", text_of(first)), "each speed-up with its interval"
 
 
 def test_a_class_without_a_time_shows_memory_beside_its_peers(tmp_path: Path) -> None:
