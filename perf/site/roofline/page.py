@@ -118,10 +118,11 @@ def _title(row: RooflineRow) -> str:
 
 
 def _class(one: MachineRoofline, each: Class) -> Row:
-    ours, series = each.ours, f"{each.benchmark}.track_time"
+    ours, found = each.ours, one.histories.get(each.benchmark)
+    case = found.first if found and found.first else ours[len(ours) // 2].result.params
     commit = one.commits[statistics.mode(row.cell.commit for row in ours)]
     return each.benchmark, {
-        "class": text(each.benchmark, href=f"history.html#{series}" if series in one.series else ""),
+        "class": text(each.benchmark, href=one.graph(f"{each.benchmark}.track_time", case)),
         "cases": number(len(ours), str),
         "median": number(each.median, units.percent, share=each.median),
         "peers\u2019 median": number(each.peers_median, units.percent),

@@ -34,8 +34,8 @@ def test_marks_and_cases_open_their_history() -> None:
     measured = cell(2.0)
     page = page_of(measured)
     href = permalink(f"{FLASH}.track_time", "gpu", measured.result.params).replace("&", "&amp;")
-    assert page.count(f'href="{href}"') == 5, "the sentence, the mark, the worst and the best of the class, and the row"
-    assert f'href="history.html#{FLASH}.track_time"' in page
+    assert page.count(f'href="{href}"') == 6, "the sentence, the mark, the class, its worst and best, and the row"
+    assert page.count("history.html#") - page.count("history.html#/") == 6, "no link without its machine"
     assert "history.html#controls" not in page_of(cell(benchmark="controls.Controls")), "no graph, no link"
 
 
