@@ -44,6 +44,9 @@ def test_asvs_own_lists_work_from_the_vendored_libraries(site: str, driver: Any)
     browser.wait(driver, lambda _: driver.find_element("id", "regressions-body").text, "no regressions page")
     notes = driver.find_elements("css selector", "#regressions-display a[href='changes.html']")
     assert any(note.is_displayed() for note in notes), "asv's list is not ours"
+    for width in (1300, 1600):
+        browser.emulate(driver, width)
+        assert _is_below(driver, "#nav", "#regressions-display"), f"the bar covers the list at {width} pixels"
     browser.assert_stayed_home(driver, site)
 
 
