@@ -40,6 +40,8 @@ def test_from_the_grid_to_a_history_to_our_page_and_back_to_a_graph(site: str, d
 def test_asvs_own_lists_work_from_the_vendored_libraries(site: str, driver: Any) -> None:
     driver.get(f"{site}history.html#/summarylist")
     browser.wait(driver, lambda _: driver.find_elements("css selector", "#summarylist-body th.asc"), "not sorted")
+    written = "return [[2687000, 'bytes'], [512, 'bytes'], [0.5, 'seconds']].map((one) => $.asv.pretty_unit(...one))"
+    assert driver.execute_script(written) == ["2.687MB", "512B", "500.000ms"]
     driver.get(f"{site}history.html#/regressions")
     browser.wait(driver, lambda _: driver.find_element("id", "regressions-body").text, "no regressions page")
     notes = driver.find_elements("css selector", "#regressions-display a[href='changes.html']")

@@ -9,3 +9,8 @@ $.plot.plugins.push({
     if (data.length === 1) series.points.show = true;
   }),
 });
+// asv shortens bytes to "2.687M".
+$(() => {
+  const { pretty_unit: written } = $.asv;
+  $.asv.pretty_unit = (value, unit) => `${written(value, unit)}${unit === "bytes" ? "B" : ""}`;
+});
