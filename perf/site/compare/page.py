@@ -1,4 +1,4 @@
-"""Compare page: two measured commits of the reader's choice, row by row."""
+"""Compare page: two measured commits of the reader's choice, case by case."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

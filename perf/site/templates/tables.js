@@ -72,7 +72,7 @@ function filterable(table) {
       row.hidden = selects.some(([select, column]) => select.value && told(row.cells[column]) !== select.value);
       shown += !row.hidden;
     }
-    count.textContent = `${shown} of ${rows.length} cases`;
+    count.textContent = `${shown} of ${rows.length} rows`;
   };
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     if (!("axis" in head.dataset)) return;

@@ -41,6 +41,7 @@ TERMS = (
      "scatter of the row's visits."),
     ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
      "independent."),
+    ("A case, a row", "One cell of a benchmark's grid, and what a report says of its time or of its peak memory."),
     ("A visit", "One uninterrupted measurement of a row, alternating both commits sample by sample."),
 )  # fmt: skip
 
