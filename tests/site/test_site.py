@@ -38,6 +38,9 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(publish
     assert f"{SUBJECTS[3]} 2026-01-04" in texts["changes"] and f"{hashes[3][:8]} : 5 slower" in texts["changes"]
     assert all("nvidia-b200" in texts[name] for name in ("attention", "step", "roofline", "distributed", "trust"))
     assert 'href="trust.html"' in pages["history"]
+    scaled = {name for name, page in pages.items() if 'class="chart' in page}
+    assert scaled == {"index", "roofline", "distributed", "trust"}
+    assert all("logarithmic" in texts[name] for name in scaled), "each of these axes is"
 
 
 def test_what_is_damaged_or_nobody_measured_is_left_out_and_named(tmp_path: Path) -> None:
