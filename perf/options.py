@@ -19,6 +19,9 @@ from typing import Any
 
 import click
 
+_REPEATABLE = "Repeatable."
+"""End of the help of an option that may be given several times."""
+
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended."""
 
@@ -134,7 +137,8 @@ class Shard(click.ParamType):
 class Commands(click.Group):
     """A group of commands, imported on demand; `modules` maps a name to the module that defines its `command`.
 
-    An unknown name fails with the nearest names. The help lists each command's whole first sentence.
+    An unknown name fails with the nearest names. The help lists each command's whole first sentence, and that of a
+    command says which of its options are repeatable.
     """
 
     def __init__(self, modules: Mapping[str, str], **attributes: Any):
@@ -155,6 +159,9 @@ class Commands(click.Group):
             if str(error.name).partition(".")[0] == __package__:
                 raise
             raise click.ClickException(f"{error}; allowed: after pip install -e '.[dev]'") from None
+        for option in command.params:
+            if isinstance(option, click.Option) and option.multiple and not (option.help or "").endswith(_REPEATABLE):
+                option.help = f"{option.help or ''} {_REPEATABLE}".strip()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -23,7 +23,7 @@ from perf.selection import pattern_of
     default=[DEFAULT],
     show_default=True,
     type=click.Choice(list(TARGETS)),
-    help="Compute capability to compile for; repeatable.",
+    help="Compute capability to compile for.",
 )
 @judging.json_file
 @judging.markdown

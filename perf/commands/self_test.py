@@ -27,7 +27,7 @@ from perf.options import Finite, command_line
     multiple=True,
     type=Finite(min=0, max=100, min_open=True),
     metavar="PERCENT",
-    help="Size of a planted slow-down, instead of the default set; repeatable.",
+    help="Size of a planted slow-down, instead of the default set.",
 )
 def command(
     commit: str, chosen: str | None, pattern: str | None, budget: float, gpus: int | None, plant: tuple[float, ...]

@@ -1,5 +1,6 @@
 """A misspelt option or command fails with a line that names the remedy."""
 
+import functools
 import importlib
 import os
 import subprocess
@@ -96,6 +97,16 @@ def test_no_help_of_a_command_is_cut(arguments):
     listed = done.output.partition("Commands:")[2]
     assert len(listed.splitlines()) > 5
     assert "..." not in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "repeatable"),
+    [(("study", "attention"), 7), (("study", "precision"), 1), (("self-test",), 1), (("gate",), 0)],
+)
+def test_the_help_says_which_options_are_repeatable(arguments, repeatable):
+    assert CliRunner().invoke(main, [*arguments, "--help"]).output.count("Repeatable.") == repeatable
+    command = functools.reduce(lambda group, name: group.get_command(click.Context(group), name), arguments, main)
+    assert sum(getattr(option, "multiple", False) for option in command.params) == repeatable
 
 
 def test_a_command_runs_in_a_thread_too():

@@ -21,9 +21,7 @@ OTHERS = {"context": 512, "batch": 16, "steps": 300}
 
 
 @click.command()
-@click.option(
-    "--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only this one; repeatable. [default: all]"
-)
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, help="Only this one. Default: all.")
 @click.option(
     "--size", help='"seed" (6 layers, d_model 768) or a name of MODEL_CONFIGS. [default: seed; tiny on a CPU]'
 )
