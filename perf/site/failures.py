@@ -6,8 +6,9 @@ from typing import Any
 
 from perf.harness.records import CaseResult
 from perf.harness.status import Status, words
+from perf.labels import label
 from perf.site.roofline.rows import whose
-from perf.site.wording import label, sentence, value_text
+from perf.site.wording import sentence, value_text
 
 
 def implementation(result: CaseResult) -> str:

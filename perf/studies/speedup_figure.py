@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from perf.labels import label as name_of
 from perf.studies import figures
 from perf.studies.rows import Row
 from perf.studies.speedups import bound_of, speedup_of
@@ -25,7 +26,10 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     for number, other in enumerate(others):
         mine = [row for row in timed if row["against"] == other]
         shift = 0.15 * (number - (len(others) - 1) / 2)
-        for estimate, name, fill in ((speedup_of, other, "full"), (bound_of, f"{other}, its GPU alone", "none")):
+        for estimate, name, fill in (
+            (speedup_of, name_of(other), "full"),
+            (bound_of, f"{name_of(other)}, its GPU alone", "none"),
+        ):
             points = [(*estimate(row), labels.index(label(row)) + shift) for row in mine]
             points = [point for point in points if point[0] > 0]
             if not points:
@@ -46,6 +50,6 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     ours = list(dict.fromkeys(row["ours"] for row in timed))
-    axes.set_xlabel(f"speed-up of {ours[0] if len(ours) == 1 else 'ours'} over", fontsize=8)
+    axes.set_xlabel(f"speed-up of {name_of(ours[0]) if len(ours) == 1 else 'ours'} over", fontsize=8)
     figures.legend_below(figure, columns=1)
     figures.save(figure, path, title)

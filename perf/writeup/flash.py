@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from perf import units
 from perf.harness.status import abbreviation
+from perf.labels import label
 from perf.site import newest
 from perf.site.estimate import Estimate, geometric_mean, ratio
-from perf.site.wording import label
 from perf.studies import figures as pictures
 from perf.studies.on_file import NotOnFile
 from perf.writeup.markdown import Markup, code, plain, table

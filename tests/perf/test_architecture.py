@@ -26,7 +26,7 @@ RULES = {
 
 # From the bottom up: a part of perf imports from the lines below its own only.
 LAYERS = (
-    ("files", "forms", "git", "machines", "options", "printable", "stored", "tables", "units", "workloads"),
+    ("files", "forms", "git", "labels", "machines", "options", "printable", "stored", "tables", "units", "workloads"),
     ("harness",),
     ("benchmarks",),
     ("selection",),

@@ -8,7 +8,7 @@ import pytest
 
 from cs336_systems.accounting.kept import block_kept_bytes, model_kept_bytes
 from cs336_systems.configs import MODEL_CONFIGS
-from perf.site.wording import label
+from perf.labels import label
 from perf.studies.attention.groups import document_of
 from perf.studies.on_file import NotOnFile, loaded
 from perf.studies.speedups import factor, speedup_of

@@ -8,12 +8,13 @@ from typing import Any
 from perf import units
 from perf.harness import status
 from perf.harness.records import CaseResult
+from perf.labels import FASTEST, label, reading_order
 from perf.site.attention.catalogue import Section
 from perf.site.attention.rows import AttentionRow, Speedup, figure
 from perf.site.ceiling import attained, rate
 from perf.site.estimate import Estimate
 from perf.site.table import Cell, Row, duration, number, parameter
-from perf.site.wording import FASTEST, label, reading_order, sentence, value_text, words
+from perf.site.wording import sentence, value_text, words
 
 Link = Callable[[str, dict[str, Any]], str]
 """Return asv's graph of a method and its parameters; "" if there is none."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from perf import units
+from perf.labels import FASTEST, label
 from perf.site import conditions, pages, sparkline
 from perf.site.attention import cells
 from perf.site.attention.catalogue import SECTIONS, Section
@@ -14,7 +15,7 @@ from perf.site.attention.rows import AttentionRow, Overview, build_rows, overvie
 from perf.site.changes.rows import Series
 from perf.site.failures import by_reason, implementation
 from perf.site.table import table
-from perf.site.wording import FASTEST, label, sentence, varying
+from perf.site.wording import sentence, varying
 
 __all__ = ["collect", "render"]
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf.harness.records import CaseResult
+from perf.labels import FASTEST, reading_order
 from perf.site.ceiling import attained, rate
 from perf.site.estimate import Estimate, Ratio, estimate, geometric_mean, ratio
-from perf.site.wording import FASTEST, Quantity, reading_order
+from perf.site.wording import Quantity
 
 Config = tuple[tuple[str, Any], ...]
 """A case without its implementation: (axis, value) pairs in the order of the axes."""

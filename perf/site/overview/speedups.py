@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from perf.labels import FASTEST, label
 from perf.site.attention.collected import Measured
 from perf.site.attention.rows import AttentionRow, build_rows
 from perf.site.axes import LogAxis
 from perf.site.estimate import Ratio
-from perf.site.wording import FASTEST, label
 
 BENCHMARK = "attention.MultiHeadAttention"
 CUDNN = "sdpa_cudnn"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perf import units
+from perf.labels import label
 from perf.site import conditions, newest, pages
 from perf.site.failures import by_reason
 from perf.site.newest import NewestCell, Site
@@ -15,7 +16,7 @@ from perf.site.roofline.picture import picture
 from perf.site.roofline.rows import Class, History, Point, RooflineRow, classes_of
 from perf.site.sparkline import sparkline
 from perf.site.table import Cell, Row, number, parameter, table, text
-from perf.site.wording import label, sentence
+from perf.site.wording import sentence
 
 
 @dataclass(frozen=True)

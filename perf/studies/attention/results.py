@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.harness.status import Status, describe
+from perf.labels import label as name_of
 from perf.studies import speedup_figure
 from perf.studies.attention import sample_figure
 from perf.studies.attention.cells import AXES, MASKS
@@ -209,7 +210,7 @@ def draw(rows: list[Row], folder: Path, title: str) -> None:
 
 def _arm(pair: Pair, *, several: bool) -> str:
     """Label a line of a figure: the problem, and the arm if there are several of ours."""
-    return within_mode(pair) + (f": {pair['ours']}" if several else "")
+    return within_mode(pair) + (f": {name_of(pair['ours'])}" if several else "")
 
 
 def worst_of(pairs: list[Pair]) -> tuple[float, float, Pair]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from perf.labels import label as name_of
 from perf.studies import figures
 from perf.studies.attention.groups import EVERY_D
 from perf.studies.rows import Row
@@ -51,7 +52,7 @@ def draw(pairs: list[Row], path: Path, title: str) -> None:
     first.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)) if high > 3 * low else AutoLocator())
     first.yaxis.set_minor_locator(NullLocator())
     first.yaxis.set_major_formatter("{x:g}\u00d7")
-    ours = ", ".join(dict.fromkeys(pair["ours"] for pair in pairs))
+    ours = ", ".join(dict.fromkeys(name_of(pair["ours"]) for pair in pairs))
     first.set_ylabel(f"speed-up of {ours} over the best of the others", fontsize=8)
     first.legend(fontsize=7)
     bar = figure.colorbar(marks, ax=panels, pad=0.01)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from perf.labels import label
 from perf.site.estimate import Ratio
-from perf.site.wording import label
 from perf.studies.attention.cells import AXES, MASKS
 from perf.studies.attention.groups import document_of
 from perf.studies.attention.results import Pair, by_d, nearest, shape, tflops, timed, worst_of

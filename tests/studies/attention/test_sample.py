@@ -115,6 +115,8 @@ def test_titles_and_ticks_of_a_figure_stay_apart_and_inside(tmp_path, drawn, sec
     results.draw(rows, tmp_path, "NVIDIA H100 80GB HBM3, driver 580.159.04, torch 2.11.0+cu130, triton 3.6.0")
     (figure,) = drawn
     (axes,) = figure.axes
+    assert [one.get_text() for one in figure.legends[0].get_texts()] == ["SDPA efficient", "FlexAttention"]
+    assert axes.get_xlabel() == "speed-up of Triton over"
     title = figure._suptitle.get_window_extent()
     assert title.x0 >= 0 and title.x1 <= figure.bbox.x1
     ticks = [
