@@ -181,6 +181,13 @@ def test_a_phone_scrolls_tables_not_the_page_and_no_request_leaves(site: str, dr
     browser.assert_stayed_home(driver, site)
 
 
+def test_a_status_beyond_the_edge_of_a_narrow_window_makes_no_row_tall(site: str, driver: Any) -> None:
+    browser.emulate(driver, 700)
+    driver.get(f"{site}changes.html")
+    cells = driver.find_elements("css selector", ".changes tbody td:last-child:not(.number)")
+    assert cells and min(cell.rect["width"] for cell in cells if cell.is_displayed()) >= 14 * 16
+
+
 BROKEN = r"""
 const broken = [], [selector, pattern] = arguments;
 for (const title of document.querySelectorAll(selector)) {
