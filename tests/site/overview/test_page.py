@@ -1,5 +1,6 @@
 """The overview: classes from asv's graphs, verdicts from the gates on file, and what cannot be read."""
 
+import dataclasses
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +232,10 @@ def test_a_machine_file_without_its_machine_is_the_reason_for_all_its_files(
 def test_without_a_published_case_nothing_is_said_to_be_no_worse() -> None:
     assert "No row is worse" not in text_of(page_of())
     assert "0 measured cases" in text_of(page_of())
+    alone = dataclasses.replace(machine_of((), "h200"), commits=1)
+    machine = MachineOverview("h200", "", [measured(11)], (), (), alone)
+    text = text_of(render("demo", [machine], "#"))
+    assert "A single commit is measured, so nothing is compared." in text and "No row is worse" not in text
 
 
 def test_what_fails_is_told_before_what_is_worse() -> None:
