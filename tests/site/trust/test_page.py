@@ -110,6 +110,8 @@ def test_accepted_regressions_are_named_with_their_reason_newest_first() -> None
     assert f"aaaaaaaa sums <b>exactly</b> {cell} SLOWER +3.5 %; {cell}, memory LARGER +50 %; {cell} BROKEN" in text
     assert text.index("later") < text.index("sums")
     assert "<b>" not in page
+    many = [Acceptance("a" * 40, "sums", rows * 2)]
+    assert "6 rows " in text_of(render("demo", [], {}, FINDER, "", many))
     assert "SLOWER +3.5 %" not in text_of(render("demo", [], {}, FINDER, ""))
 
 
