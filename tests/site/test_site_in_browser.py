@@ -223,6 +223,15 @@ def test_a_phone_breaks_no_word_in_a_table(site: str, driver: Any) -> None:
         assert driver.execute_script(BROKEN, "tbody td", r"\p{L}{2,24}") == [], page
 
 
+@pytest.mark.parametrize("width", [700, 390])
+def test_no_line_ends_between_a_headline_number_and_its_unit(site: str, driver: Any, width: int) -> None:
+    browser.emulate(driver, width)
+    for page in ("attention", "distributed"):
+        driver.get(f"{site}{page}.html")
+        lines = "return [...document.querySelectorAll('.summary strong')].map((one) => one.getClientRects().length)"
+        assert set(driver.execute_script(lines)) == {1}, page
+
+
 UNDER_A_NUMBER = """
 return [...document.querySelectorAll(".share")].filter((cell) => {
   const style = getComputedStyle(cell), box = cell.getBoundingClientRect(), text = document.createRange();
