@@ -20,6 +20,9 @@ LABELS = {  # what everybody knows first, then step by step to our kernels, then
     "sdpa_math": "SDPA math",
     "flex": "FlexAttention",
     FASTEST: "the fastest peer",
+    "perf.workloads.plain_step:eager": "plain PyTorch",
+    "perf.workloads.plain_step:compiled_blocks": "plain PyTorch, compiled blocks",
+    "perf.workloads.plain_step:compiled": "plain PyTorch, compiled",
 }
 
 
