@@ -68,7 +68,7 @@ def adamw_update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tenso
     with launching(adamw_kernel, weight):
         adamw_kernel[(triton.cdiv(n, BLOCK),)](
             weight,
-            gradient.contiguous(),
+            gradient.contiguous().resolve_neg(),
             state.get("master", weight),
             state["exp_avg"],
             state["exp_avg_sq"],

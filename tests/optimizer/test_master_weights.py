@@ -133,6 +133,20 @@ def test_betas_may_be_zero(betas, update):
 
 
 @pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
+def test_a_gradient_may_be_a_view_of_its_negative(update):
+    """As torch takes the imaginary part of a conjugate; of one element the view is contiguous."""
+    weight, gradients = tensors(1, torch.float32)
+    exact = exact_adamw(weight, gradients)
+    state = {name: torch.zeros(1, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+    state["step"] = torch.zeros((), device=DEVICE)
+    with torch.no_grad():
+        for gradient in gradients:
+            state["step"] += 1
+            update(weight, torch.complex(gradient, -gradient).conj().imag, state, RULE)
+    torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
+
+
+@pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
 def test_without_a_beta_a_gradient_is_its_own_average_whatever_was_before(update):
     weight = torch.zeros(3, device=DEVICE)
     state = {name: torch.zeros(3, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
