@@ -17,7 +17,6 @@ from cs336_systems.distributed.collectives import (
     Traffic,
     first_rows,
     grouped,
-    materialized,
     naming,
     refuse_sparse,
     start_average,
@@ -25,6 +24,7 @@ from cs336_systems.distributed.collectives import (
 )
 from cs336_systems.distributed.peer_copies import PeerCopies
 from cs336_systems.distributed.shards import Shard
+from cs336_systems.memory import materialized
 
 MAX_UNDER_WAY = 2
 """Matrices whose whole gradients may be under way at once. A compiled layer may have more, while no other has any."""

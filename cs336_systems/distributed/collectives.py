@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from cs336_systems import private
 from cs336_systems.distributed.process_group import global_rank
+from cs336_systems.memory import materialized
 
 Item = TypeVar("Item")
 
@@ -300,11 +301,6 @@ def refuse_sparse(name: str, gradient: Tensor) -> None:
     """Raise `ValueError` for a gradient that collectives cannot average."""
     if gradient.is_sparse:
         raise ValueError(f"{name} has a sparse gradient; allowed: dense gradients")
-
-
-def materialized(tensor: Tensor) -> Tensor:
-    """Return the tensor, or a copy if its memory has gaps or holds a conjugate or negative that is yet to be taken."""
-    return tensor.contiguous().resolve_conj().resolve_neg()
 
 
 def total_norm(gradients: Sequence[Tensor], parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> Tensor:

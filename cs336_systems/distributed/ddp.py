@@ -36,7 +36,6 @@ from cs336_systems.distributed.buckets import (
 from cs336_systems.distributed.collectives import (
     Average,
     Traffic,
-    materialized,
     naming,
     refuse_sparse,
     require_floating,
@@ -52,6 +51,7 @@ from cs336_systems.distributed.replicas import (
     verify_same_model,
 )
 from cs336_systems.distributed.shards import refuse_sharded
+from cs336_systems.memory import materialized
 
 
 @dataclass

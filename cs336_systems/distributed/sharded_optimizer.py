@@ -407,6 +407,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """Return the gradient as a contiguous view, in the parameter's memory layout, which is the same on every rank."""
     gradient = parameter.grad
     assert gradient is not None
-    if gradient.stride() != parameter.stride() or gradient.is_conj() or gradient.is_neg():
+    is_plain = gradient.data_ptr() and not gradient.is_conj() and not gradient.is_neg()  # see `memory.materialized`
+    if gradient.stride() != parameter.stride() or not is_plain:
         gradient = parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
     return _contiguous(gradient)

@@ -7,6 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cs336_systems.launching import launching
+from cs336_systems.memory import materialized
 from cs336_systems.optimizer.adamw import AdamWRule
 
 BLOCK = 2048
@@ -68,7 +69,7 @@ def adamw_update_triton(weight: Tensor, gradient: Tensor, state: dict[str, Tenso
     with launching(adamw_kernel, weight):
         adamw_kernel[(triton.cdiv(n, BLOCK),)](
             weight,
-            gradient.contiguous().resolve_neg(),
+            materialized(gradient),
             state.get("master", weight),
             state["exp_avg"],
             state["exp_avg_sq"],

@@ -91,18 +91,20 @@ def test_a_compute_dtype_leaves_integers_as_they_are():
 
 
 class Conjugating(nn.Module):
-    """Gradients that autograd leaves to be conjugated, of a vector, or to be negated, of a number."""
+    """Gradients that autograd leaves to be conjugated, of a vector, to be negated, of a number, or without memory."""
 
     def __init__(self):
         super().__init__()
         self.vector = nn.Parameter(torch.ones(3, dtype=torch.complex64))
         self.number = nn.Parameter(torch.tensor(2.0))
+        self.sign = nn.Parameter(torch.ones(3))
         self.layer = nn.Linear(3, 3, dtype=torch.complex64)
         self.last = nn.Linear(3, 3, dtype=torch.complex64)
 
     def forward(self, inputs):
         turned = torch.complex(torch.ones(()), self.number).conj() * torch.tensor(1 + 2j)
-        return torch.view_as_real(self.last(self.layer(inputs + 0j)) * turned + self.vector.conj())
+        outputs = self.last(self.layer(inputs + 0j)) * turned * self.sign.sgn()
+        return torch.view_as_real(outputs + self.vector.conj())
 
 
 def average_conjugates(rank, world_size):
@@ -124,7 +126,7 @@ def average_conjugates(rank, world_size):
     return found
 
 
-def test_conjugated_and_negated_gradients_are_averaged():
+def test_conjugated_and_negated_gradients_and_zeros_without_memory_are_averaged():
     assert spawn(average_conjugates, 2, 2) == [[True] * 6] * 2
 
 

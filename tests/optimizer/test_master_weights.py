@@ -147,6 +147,17 @@ def test_a_gradient_may_be_a_view_of_its_negative(update):
 
 
 @pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
+def test_a_gradient_may_be_zeros_without_memory(update):
+    weight, _ = tensors(7, torch.float32)
+    weight.sgn().sum().backward()
+    exact = exact_adamw(weight, [torch.zeros(7, device=DEVICE)])
+    state = {name: torch.zeros(7, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+    with torch.no_grad():
+        update(weight, weight.grad, state | {"step": torch.ones((), device=DEVICE)}, RULE)
+    torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
+
+
+@pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
 def test_without_a_beta_a_gradient_is_its_own_average_whatever_was_before(update):
     weight = torch.zeros(3, device=DEVICE)
     state = {name: torch.zeros(3, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}

@@ -312,6 +312,18 @@ def test_gradients_of_any_strides_are_reduced_and_sparse_ones_refused():
     spawn(reduce_strided, 2)
 
 
+def reduce_zeros_without_memory(rank):
+    """Each rank has such a gradient, of the other one's parameter and of its own."""
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(4)]
+    sum(weight.sgn().sum() if number // 2 == rank else weight.sum() for number, weight in enumerate(weights)).backward()
+    ShardedOptimizer(weights, torch.optim.SGD, reduces_gradients=True, lr=1.0).step()
+    return torch.stack([weight.detach() for weight in weights])
+
+
+def test_a_gradient_may_be_zeros_without_memory():
+    assert torch.equal(torch.stack(spawn(reduce_zeros_without_memory, 2)), torch.full((2, 4, 3), 0.5))
+
+
 def reduce_in_pairs(rank):
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     group = pairs[rank % 2]
