@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from cs336_systems import private
-from cs336_systems.checks import require_ordered
+from cs336_systems.checks import is_int, require_ordered
 from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
 from cs336_systems.distributed.process_group import (
@@ -183,8 +183,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather the whole state on the CPU of rank `to` of the group. Every rank must call it.
 
-        State that is no parameter's is what it is on that rank.
+        State that is no parameter's is what it is on that rank. Raises `ValueError` for a rank outside of the group.
         """
+        if not is_int(to) or not 0 <= to < self.world_size:
+            raise ValueError(f"to={to!r} was given; allowed: a rank of the group, 0 to {self.world_size - 1}")
         owned = {
             number: {name: _on_cpu(value) for name, value in self.state[parameter].items()}
             for number, parameter in enumerate(self._parameters())

@@ -138,6 +138,24 @@ def test_an_optimizer_that_minimizes_a_closure_is_refused():
     assert error.startswith("ValueError: optimizer_cls=LBFGS was given, which minimizes a closure over all parameters;")
 
 
+def consolidate_elsewhere(rank):
+    """Return the errors for ranks that are none of the group, of which True would be one of two numbers."""
+    group = dist.new_group([1, 2])
+    if rank == 0:
+        return []
+    sharded = ShardedOptimizer([nn.Parameter(torch.ones(4))], torch.optim.SGD, process_group=group)
+    errors = [error_of(sharded.consolidate_state_dict, to) for to in (2, -1, True, None, 1.0)]
+    sharded.consolidate_state_dict(1)
+    return errors
+
+
+def test_a_state_is_consolidated_on_a_rank_of_the_group():
+    expected = [
+        f"ValueError: to={to!r} was given; allowed: a rank of the group, 0 to 1" for to in (2, -1, True, None, 1.0)
+    ]
+    assert spawn(consolidate_elsewhere, 3) == [[], expected, expected]
+
+
 def miss_a_gradient(rank):
     model = network()
     sharded = ShardedOptimizer(model.parameters(), torch.optim.AdamW, reduces_gradients=True)
