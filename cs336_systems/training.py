@@ -39,13 +39,15 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16_weights": torc
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy in float32 of logits (..., vocab_size) against int64 targets (...).
 
-    Raises `ValueError` for targets of another shape, although they may be as many.
+    Raises `ValueError` for targets of another shape, although they may be as many, or of another dtype.
     """
     if logits.ndim == 0 or targets.shape != logits.shape[:-1]:
         raise ValueError(
             f"logits, targets have shapes {tuple(logits.shape)}, {tuple(targets.shape)}; "
             "allowed: (..., vocab_size), (...)"
         )
+    if targets.dtype != torch.int64:
+        raise ValueError(f"targets are {targets.dtype}; allowed: torch.int64")
     return F.cross_entropy(logits.float().reshape(targets.numel(), logits.shape[-1]), targets.flatten())
 
 

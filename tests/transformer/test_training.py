@@ -68,6 +68,13 @@ def test_targets_of_another_shape_are_refused_though_they_are_as_many(model, bat
             make_step(model, ids, wrong, fused_loss=fused_loss)()
 
 
+@pytest.mark.parametrize("fused_loss", [False, True])
+def test_targets_of_another_dtype_are_refused_though_ids_may_be_int32(model, batch, fused_loss):
+    ids, targets = (x.int() for x in batch)
+    with pytest.raises(ValueError, match=r"torch.int32; allowed: .*int64$"):
+        make_step(model, ids, targets, fused_loss=fused_loss)()
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_precision_learns(model, batch, precision):
     step = make_step(model, *batch, precision=precision)
