@@ -71,6 +71,8 @@ class MasterWeightAdamW(torch.optim.Optimizer):
         """Round a float32 parameter to bfloat16 in place, and keep what it was as its master."""
         if parameter.dtype != torch.float32:
             raise ValueError(f"a parameter of {parameter.dtype} was given to round; allowed: float32")
+        if all(parameter is not each for each in self._parameters()):
+            raise ValueError("a parameter that is in no group was given to round; allowed: one of this optimizer's")
         self.state[parameter]["master"] = parameter.data
         parameter.data = parameter.data.bfloat16()
         self._versions[parameter] = private.version(parameter)

@@ -421,6 +421,9 @@ def test_what_it_cannot_hold_is_refused():
     optimizer.round(weight)
     with pytest.raises(ValueError, match=r"a parameter of torch.bfloat16 was given to round; allowed: float32"):
         optimizer.round(weight)
+    with pytest.raises(ValueError, match="a parameter that is in no group was given to round; allowed: one of this"):
+        optimizer.round(nn.Parameter(torch.zeros(2)))
+    assert list(optimizer.state) == [weight], "its state could not be saved"
     with pytest.raises(ValueError, match="a group without betas, eps was given"):
         optimizer.load_state_dict(torch.optim.SGD([weight]).state_dict())
     sparse = nn.Embedding(4, 2, sparse=True)
