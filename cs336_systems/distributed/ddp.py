@@ -134,9 +134,9 @@ class DataParallel(Wrapper):
         self._listen()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy or a pickle holds."""
+        """Return what a copy or a pickle holds; a copy that is made under `no_sync` is not under it."""
         self._require_finished("copy")
-        return dict(self.__dict__)
+        return self.__dict__ | {"_synchronizing": True}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Become a copy, whose parameters have lost their hooks."""

@@ -164,6 +164,11 @@ def test_a_dropped_wrapper_does_nothing_and_the_module_can_be_wrapped_again():
         torch.testing.assert_close([first, second], [expected, expected])
 
 
+def deepcopy_under_no_sync(net):
+    with net.no_sync():
+        return copy.deepcopy(net)
+
+
 def train_copies(rank, world_size):
     """Map (strategy, how it was copied) to the gradients of the copy and the original, and to the copy's calls during
     the backward and after it."""
@@ -174,6 +179,7 @@ def train_copies(rank, world_size):
             "deepcopy": copy.deepcopy,
             "of a deepcopy": lambda net: copy.deepcopy(copy.deepcopy(net)),
             "pickle": lambda net: pickle.loads(pickle.dumps(net)),
+            "under no_sync": deepcopy_under_no_sync,
         }
         for way, copied in ways.items():
             original = wrap(seeded(Toy), process_group=None if way == "pickle" else group)
