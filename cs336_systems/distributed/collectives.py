@@ -291,10 +291,11 @@ def first_rows(tensor: Tensor, num_rows: int) -> Tensor:
 
 
 def require_floating(**dtypes: object) -> None:
-    """Raise `ValueError` for what is neither None nor a floating-point dtype."""
+    """Raise `ValueError` for what is neither None nor a floating-point dtype in which backends and layers compute."""
     for name, dtype in dtypes.items():
-        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-            raise ValueError(f"{name}={dtype!r} was given; allowed: a floating-point dtype, or None")
+        is_floating = isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1
+        if dtype is not None and not is_floating:
+            raise ValueError(f"{name}={dtype!r} was given; allowed: a floating-point dtype of 16 bits or more, or None")
 
 
 def refuse_sparse(name: str, gradient: Tensor) -> None:

@@ -86,13 +86,14 @@ def test_unlike_arguments_raise_the_same_on_every_rank():
 
 
 def wrap_wrongly(rank):
-    """Map each strategy to its errors for an integer dtype, for complex parameters and for a load that assigns."""
+    """Map each strategy to its errors for other dtypes, for complex parameters and for a load that assigns."""
     results = {}
     for strategy, wrap in STRATEGIES.items():
         net = wrap(seeded(Toy))
         results[strategy] = [
             error_of(partial(wrap, build(), communication_dtype=torch.int32)),
             error_of(partial(wrap, build(), communication_dtype="bfloat16")),
+            error_of(partial(wrap, build(), communication_dtype=torch.float8_e4m3fn)),
             error_of(partial(wrap, build(dtype=torch.complex64), communication_dtype=torch.bfloat16)),
             error_of(wrap, nn.Sequential(nn.Embedding(4, 3, max_norm=1.0))),
             error_of(partial(net.load_state_dict, net.state_dict(), assign=True)),
@@ -103,11 +104,12 @@ def wrap_wrongly(rank):
 
 def test_arguments_that_would_lose_gradients_are_refused():
     for results in spawn(wrap_wrongly, 2):
-        for integer, word, rounded, renormalized, assigned, loaded in results.values():
+        for integer, word, byte, rounded, renormalized, assigned, loaded in results.values():
             assert integer.startswith(
                 "ValueError: communication_dtype=torch.int32 was given; allowed: a floating-point"
             )
             assert word.startswith("ValueError: communication_dtype='bfloat16' was given; allowed: a floating-point")
+            assert byte.startswith("ValueError: communication_dtype=torch.float8_e4m3fn was given; allowed: a floating")
             assert rounded.startswith("ValueError: communication_dtype=torch.bfloat16 was given, but inner.weight is")
             assert renormalized.startswith("ValueError: 0 has max_norm=1.0; allowed: None")
             assert assigned.startswith("ValueError: assign=True was given; allowed: False")

@@ -48,6 +48,7 @@ def wrap_differently(rank):
         "together in another order": error_of(in_another_order, last),
         "not in it": error_of(together, True),
         "no such dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.int32),
+        "a byte": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.float8_e5m2),
         "embedding": error_of(FullyShardedDataParallel, nn.Embedding(4, 3, max_norm=1.0)),
         "inner bag": error_of(FullyShardedDataParallel, nn.Sequential(nn.EmbeddingBag(4, 3, max_norm=2.0))),
         "no dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), "bfloat16"),
@@ -70,6 +71,7 @@ def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
     assert errors["inner bag"].startswith("ValueError: 0 has max_norm=2.0; allowed: None")
     assert errors["not in it"] == "ValueError: together has Linear, not in the model; allowed: modules of it"
     assert errors["no such dtype"].startswith("ValueError: compute_dtype=torch.int32 was given; allowed:")
+    assert errors["a byte"].startswith("ValueError: compute_dtype=torch.float8_e5m2 was given; allowed:")
     assert errors["no dtype"].startswith("ValueError: compute_dtype='bfloat16' was given; allowed:")
     assert errors["complex"].endswith("but weight is complex; allowed: None")
     for wrong in (3, -1, 1.0, True, "1"):
