@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from cs336_systems.distributed.buckets import gradient_dtype
 from cs336_systems.distributed.process_group import from_all_ranks, global_rank
+from cs336_systems.memory import materialized
 
 Specification = tuple[str, tuple[int, ...], str, bool]
 """Name, shape, dtype and requires_grad of a parameter or buffer."""
@@ -120,8 +121,9 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
     """Copy the values of the group's rank 0 into the tensors of every rank."""
     with torch.no_grad():
         for tensor in tensors:
-            dense = tensor.detach().contiguous().resolve_conj()
-            as_bytes = dense.view(-1).view(torch.uint8)  # gloo supports neither int16 nor float8
+            dense = materialized(tensor.detach())
+            in_line = dense.as_strided((dense.numel(),), (1,))  # a single element may have any stride
+            as_bytes = in_line.view(torch.uint8)  # gloo supports neither int16 nor float8
             dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():
                 tensor.copy_(dense)

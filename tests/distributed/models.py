@@ -117,6 +117,8 @@ class Buffered(nn.Module):
         self.register_buffer("cache", torch.rand(3, 4), persistent=False)
         self.register_buffer("transposed", torch.rand(3, 4).T)
         self.register_buffer("rotation", torch.rand(4, dtype=torch.complex64))
+        self.register_buffer("negated", torch.rand(1, dtype=torch.complex64).conj().imag)  # and yet contiguous
+        self.register_buffer("strided", torch.rand(1, 2)[:, 0])  # as well
         self.register_buffer("mask", torch.rand(16) > 0.5)
         self.register_buffer("short", torch.randint(0, 999, (4,), dtype=torch.int16))
         self.register_buffer("num_forwards", torch.tensor(0))

@@ -46,7 +46,8 @@ def test_ranks_start_from_rank_0s_parameters_and_buffers():
             assert torch.equal(before[random[model]], wanted[random[model]]) == (rank == 0)
             torch.testing.assert_close(after, wanted, **ALIKE)
     assert {"fc2.bias", "constant"} <= ranks[0]["Toy", "naive"][1].keys()
-    assert {"cache", "transposed", "rotation", "mask", "short"} <= ranks[0]["Buffered", "naive"][1].keys()
+    buffers = {"cache", "transposed", "rotation", "negated", "strided", "mask", "short"}
+    assert buffers <= ranks[0]["Buffered", "naive"][1].keys()
 
 
 def forward_buffers(rank, broadcast_buffers):
