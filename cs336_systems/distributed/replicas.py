@@ -126,6 +126,9 @@ def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None = None)
             as_bytes = in_line.view(torch.uint8)  # gloo supports neither int16 nor float8
             dist.broadcast(as_bytes, src=global_rank(group, 0), group=group)
             if dense.data_ptr() != tensor.data_ptr():
+                for dim, stride in enumerate(tensor.stride()):
+                    if stride == 0 and tensor.shape[dim] > 1:  # expanded: in memory, and written, once
+                        tensor, dense = tensor.narrow(dim, 0, 1), dense.narrow(dim, 0, 1)
                 tensor.copy_(dense)
 
 

@@ -115,6 +115,7 @@ class Buffered(nn.Module):
         self.fc = nn.Linear(FEATURES_IN, FEATURES_OUT)
         self.register_buffer("scale", torch.rand(FEATURES_OUT))
         self.register_buffer("cache", torch.rand(3, 4), persistent=False)
+        self.register_buffer("expanded", torch.rand(3, 1).expand(3, 4), persistent=False)  # torch loads no such one
         self.register_buffer("transposed", torch.rand(3, 4).T)
         self.register_buffer("rotation", torch.rand(4, dtype=torch.complex64))
         self.register_buffer("negated", torch.rand(1, dtype=torch.complex64).conj().imag)  # and yet contiguous

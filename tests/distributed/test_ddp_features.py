@@ -46,7 +46,7 @@ def test_ranks_start_from_rank_0s_parameters_and_buffers():
             assert torch.equal(before[random[model]], wanted[random[model]]) == (rank == 0)
             torch.testing.assert_close(after, wanted, **ALIKE)
     assert {"fc2.bias", "constant"} <= ranks[0]["Toy", "naive"][1].keys()
-    buffers = {"cache", "transposed", "rotation", "negated", "strided", "mask", "short"}
+    buffers = {"cache", "expanded", "transposed", "rotation", "negated", "strided", "mask", "short"}
     assert buffers <= ranks[0]["Buffered", "naive"][1].keys()
 
 
