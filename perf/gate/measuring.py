@@ -14,6 +14,7 @@ from perf.harness.case import ARMS, ArmName
 from perf.harness.comparison import Looks, compare
 from perf.harness.preflight import objection
 from perf.harness.records import best_ceilings
+from perf.harness.status import GOES_ON
 from perf.harness.two_processes import AlternatingProcesses
 from perf.harness.worker_process import WorkerProcess
 
@@ -134,10 +135,11 @@ class Measuring:
         if first and not worker.alive():  # one arm left the GPU's context unusable, and the other paid for it
             self._ask_apart(worker, one)
             return
+        bad = [] if first else [arm for arm in ARMS if reply[arm]["status"] != "ok"]
         if first:
             one.outcomes = {arm: Outcome.of(reply[arm]) for arm in ARMS}
             one.differences = tuple((name, found, allowed) for name, found, allowed in reply.get("differences", ()))
-        elif bad := [arm for arm in ARMS if reply[arm]["status"] != "ok"]:
+        elif bad:
             one.trouble = f"{bad[0]} in a later visit: {reply[bad[0]]['reason']}"
         elif weighs_again:
             one.more_peaks.append((float(reply["base"]["peak_bytes"]), float(reply["head"]["peak_bytes"])))
@@ -145,12 +147,14 @@ class Measuring:
             one.visits.append(_paired_visit(reply, process, visit))
         elif reply["status"] != "ok" or reply.get("throttled"):
             one.trouble = reply["reason"] or "the GPU slowed itself down during every sample of a visit"
-        if not worker.alive():
+        if bad or reply["status"] not in GOES_ON:
+            self._ask_apart(worker, one)
+        elif not worker.alive():
             worker.stop()
             self._greet(worker)
 
     def _ask_apart(self, worker: Process, one: Evidence) -> None:
-        """After a crash, which took both arms along: each alone, in a process of its own, to learn whose it was."""
+        """Ask each arm alone, in a process of its own: one of them has ended a visit of both by a crash or an error."""
         apart: dict[ArmName, Outcome] = {}
         for arm in ARMS:
             worker.stop()
@@ -158,7 +162,7 @@ class Measuring:
                 apart = dict.fromkeys(ARMS, Outcome("unavailable", reason))
                 break
             reply = self._ask(worker, one, [arm], True)
-            apart[arm] = Outcome.of(reply.get(arm, reply))
+            apart[arm] = Outcome.of(reply.get(arm, reply) if reply["status"] == "ok" else reply)
         if any(outcome.works for outcome in apart.values()):
             one.outcomes = apart
         else:

@@ -13,10 +13,11 @@ reverse. NEW and GONE: only one of the commits has the case."""
 BAD: tuple[Word, ...] = ("BROKEN", "SLOWER", "LARGER")
 """Words that fail a report unless they were accepted."""
 
-RULES = "2"
+RULES = "3"
 """Version of the rules by which evidence becomes verdicts, incremented by hand whenever a verdict may differ.
 
-By version 1, which no document names, three processes made a row SLOWER.
+By version 1, which no document names, three processes made a row SLOWER. By version 2, a row whose head failed only
+while it was timed was AMBIGUOUS.
 """
 
 LOOKS = (3, 5, 8, 12)

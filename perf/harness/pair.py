@@ -58,7 +58,7 @@ class PairWorker:
         `first`: check the output, take the peak memory and the kernels of each arm, alone. `injection`, if any, slows
         the head down by a known share (see `injection`). Returns the reply of each arm under its name, and of two good
         arms `base_ns` and `head_ns`, pair by pair; with `first`, `differences` between their results, as `_differences`
-        has them; `spent_ms` as `Spent` has it. Never raises.
+        has them; `spent_ms` as `Spent` has it. One arm is timed too, to learn whether it can be. Never raises.
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
@@ -75,10 +75,10 @@ class PairWorker:
         if request["first"] and all(reply[arm]["status"] == "ok" for arm in arms):
             reply["differences"] = self._differences()
             spent.on("check")
-        if len(arms) < 2 or not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
+        if not case.timed or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         taken = self._with_status(lambda: self._take_turns(case, arms, injection, spent))
-        if taken["status"] == "out_of_memory":  # each alone fits
+        if taken["status"] == "out_of_memory" and len(arms) > 1:  # each alone fits
             self.instruments.leftovers.release()
             taken = self._with_status(lambda: self._one_after_the_other(case, arms, injection, spent))
         return reply | taken

@@ -50,18 +50,20 @@ class AlternatingProcesses:
             reply[arm] = self._processes[arm].ask(common | {"first": True, "stop": STAY}, limit_s)
             if reply[arm]["status"] in ("crashed", "hung"):
                 return reply[arm]
-        if len(arms) < 2 or not case["timed"] or any(reply[arm]["status"] != "ok" for arm in arms):
+        if not case["timed"] or any(reply[arm]["status"] != "ok" for arm in arms):
             return reply | {"status": "ok", "reason": ""}
         stays: dict[str, list[list[int]]] = {arm: [] for arm in arms}
         throttled = 0
         for arm in (*arms, *reversed(arms)):
             found = self._processes[arm].ask(common | {"first": False, "stop": STAY}, limit_s)
             if found["status"] != "ok":
-                return reply | {"status": found["status"], "reason": f"{arm}: {found['reason']}"}
+                reason = f"{arm}: {found['reason']}" if len(arms) > 1 else found["reason"]
+                return reply | {"status": found["status"], "reason": reason}
             slow = set(found.get("throttled", ()))
             throttled += len(slow)
             stays[arm].append([ns for index, ns in enumerate(found["samples_ns"]) if index not in slow])
-        return reply | {"status": "ok", "reason": "", "throttled": throttled} | paired(stays)
+        pairs = paired(stays) if len(arms) > 1 else {}
+        return reply | {"status": "ok", "reason": "", "throttled": throttled} | pairs
 
     def alive(self) -> bool:
         """Whether both can be asked again."""

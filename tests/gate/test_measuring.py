@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perf.gate.evidence import Evidence
+from perf.gate.judge import judge
 from perf.gate.measuring import Measuring
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
@@ -111,11 +112,17 @@ def test_a_hang_is_killed_and_its_fault_found(places: Any, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_head_that_fails_later_leaves_no_verdict_but_its_reason(places: Any) -> None:
+@pytest.mark.parametrize(
+    ("failure", "status"), [("raise ValueError('late')", "error"), ("import os; os._exit(3)", "crashed")]
+)
+def test_an_arm_that_fails_only_when_it_is_timed_has_failed(places: Any, failure: str, status: str) -> None:
+    """As after a cache of what the first call prepared: the check passes."""
     counts = "import time; time.calls = getattr(time, 'calls', 0) + 1"
-    later = (f"{counts}\n    if time.calls > 12: raise ValueError('late')", "")
-    _, row, _ = measured(places(GOOD, later))
-    assert "late" in row.trouble
+    later = (f"{counts}\n    if time.calls > 2: {failure}", "")
+    _, row, control = measured(places(GOOD, later))
+    assert statuses(row) == ("ok", status)
+    assert ("late" if status == "error" else "exit status 3") in row.outcomes["head"].reason
+    assert [verdict.word for verdict in judge([row, control]).verdicts] == ["BROKEN"]
 
 
 def test_the_budget_ends_it_and_keeps_what_there_is(places: Any) -> None:
