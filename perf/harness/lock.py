@@ -23,7 +23,7 @@ FOLDER = Path(os.environ.get("PERF_LOCKS") or "/tmp")
 
 
 class Busy(click.ClickException):
-    """Another measurement has locked a device; the message names both."""
+    """Another measurement has locked a device, and the message names both; or the lock cannot be taken."""
 
 
 @contextmanager
@@ -52,8 +52,8 @@ def _locked(gpu: str, what: str, wait: Callable[[str], None] | None) -> Iterator
             if wait is None:
                 raise Busy(busy) from None
             wait(busy)
-        except PermissionError as error:
-            raise Busy(f"cannot take the lock {path}: {error.strerror}") from None
+        except OSError as error:
+            raise _no_lock(path, error) from None
     try:
         # Another account's note cannot be overwritten.
         with contextlib.suppress(OSError), open(note, "w", opener=_refuse_links) as stream:
@@ -68,18 +68,25 @@ def _locked(gpu: str, what: str, wait: Callable[[str], None] | None) -> Iterator
 def lock_checkout(environments: Path) -> FileLock:
     """Lock what an asv run of a checkout changes, its environments and its results, until the lock is released.
 
-    Raises `Busy` with one line if another process has locked it.
+    Raises `Busy` with one line if another process has locked it, or if it cannot be locked.
     """
-    environments.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(environments / "run.lock")
+    path = environments / "run.lock"
+    lock = FileLock(path)
     try:
+        environments.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         raise Busy(
             f"another asv measures in {environments.parent.resolve()}: wait until it has ended, or use a checkout of "
             "its own"
         ) from None
+    except OSError as error:
+        raise _no_lock(path, error) from None
     return lock
+
+
+def _no_lock(path: Path, error: OSError) -> Busy:
+    return Busy(f"cannot take the lock {path}: {error.strerror}")
 
 
 def visible_gpus() -> list[str]:

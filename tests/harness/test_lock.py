@@ -63,6 +63,17 @@ def test_locks_are_shared_whatever_a_user_calls_the_folder_for_temporary_files(t
     assert places == ["/tmp\n"] * 2
 
 
+def test_a_folder_that_takes_no_lock_is_named_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only or a full disk."""
+    folder = tmp_path / "file"
+    folder.touch()
+    monkeypatch.setattr(lock, "FOLDER", folder)
+    with pytest.raises(Busy, match=f"cannot take the lock {folder}/"), measuring("x"):
+        pass
+    with pytest.raises(Busy, match=f"cannot take the lock {folder}/"):
+        lock.lock_checkout(folder)
+
+
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
