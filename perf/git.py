@@ -23,12 +23,12 @@ def forget_the_caller() -> None:
 
 
 def git(folder: Path, *arguments: str, index: Path | None = None) -> "subprocess.CompletedProcess[bytes]":
-    """Run git in `folder`, whatever its status, with an index of its own if one is given.
+    """Run git in `folder`, whatever its status, with an index of its own if one is given. Its messages are in English.
 
     Raises `click.ClickException` with one line without git.
     """
     command = ["git", "-C", str(folder), *PLAIN_LOG, *arguments]
-    environment = os.environ | ({"GIT_INDEX_FILE": str(index)} if index else {})
+    environment = os.environ | {"LANGUAGE": "en"} | ({"GIT_INDEX_FILE": str(index)} if index else {})
     try:
         return subprocess.run(command, env=environment, capture_output=True, check=False)
     except FileNotFoundError:

@@ -37,14 +37,20 @@ def resolve_arms(base: str | None, head: str | None, environments: tuple[Path, P
 
 
 def resolve(name: str) -> Arm:
-    """Return the commit of this name. Raises `click.ClickException` with one line if git knows none."""
-    found = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")  # a range is none
+    """Return the commit of this name. Raises `click.ClickException` with one line if git knows none, or several."""
+    verified = ("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")  # a range is none
+    found = git("-c", "core.warnAmbiguousRefs=true", *verified)
     log = git("log", "-1", "--format=%H%n%s", found.stdout.decode().strip() or name, "--")
     if found.returncode != 0 or log.returncode != 0:
         output(ROOT, "rev-parse", "--git-dir")  # outside a repository no name would do
         raise click.ClickException(
             f"{name!r} was given; allowed: a commit of this repository (in a shallow clone, git fetch --unshallow "
             "fetches the others)"
+        )
+    if b"ambiguous" in found.stderr:  # git would take the tag
+        raise click.ClickException(
+            f"{name!r} was given, which is ambiguous, as of a tag and a branch; allowed: refs/heads/..., refs/tags/... "
+            "or a hash"
         )
     commit, _, subject = log.stdout.decode(errors="replace").strip().partition("\n")
     return Arm(commit, shortened(subject))

@@ -34,6 +34,18 @@ def test_a_commit_by_any_of_its_names(repository: Repository) -> None:
     assert (resolve("HEAD").commit, resolve("HEAD").subject) == (commit, "The <first> $(one)")
 
 
+def test_a_name_of_a_branch_and_a_tag_is_refused(repository: Repository) -> None:
+    first = repository.commit("first")
+    repository.git("tag", "main")
+    repository.write_package(axis="[2]")
+    second = repository.commit("second")
+    repository.git("config", "core.warnAmbiguousRefs", "false")
+    for name in ("main", "main^0"):
+        with pytest.raises(click.ClickException, match=f"^{re.escape(repr(name))} was given, which is ambiguous"):
+            resolve(name)
+    assert (resolve("refs/heads/main").commit, resolve("tags/main").commit) == (second, first)
+
+
 def test_signatures_that_a_user_has_git_show_are_no_part_of_a_commit(repository: Repository) -> None:
     repository.git("config", "log.showSignature", "true")
     header, _, message = repository.git("cat-file", "commit", repository.commit("signed")).partition("\n\n")
