@@ -8,7 +8,19 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+
+
+def take_pipes() -> tuple[TextIO, TextIO]:
+    """Return this process's stdin and stdout, and let them be empty and stderr for all other code.
+
+    A library's output must not get between two replies. Code that reads its input, as `breakpoint()` does, would take a
+    request, or wait for one until the process is killed.
+    """
+    requests, replies = os.fdopen(os.dup(0), encoding="utf-8"), os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    return requests, replies
 
 
 class JsonProcess:

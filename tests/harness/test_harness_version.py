@@ -5,7 +5,7 @@ from pathlib import Path
 from perf import harness
 from tests.digests import digest_of
 
-DIGEST = "4402868f13533111"
+DIGEST = "08eee395b29f8e07"
 """Of all modules of perf/harness but these, docstrings and comments aside, at HARNESS_VERSION."""
 
 MAKE_NO_NUMBER = frozenset(

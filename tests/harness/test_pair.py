@@ -34,7 +34,7 @@ Ask = Callable[..., dict[str, Any]]
 GOOD = ("pass", "")  # what an attention does before and after
 
 # Faults of the arms, by the sequence length: at any other, both are good.
-WRONG, FAILS, LACKS_MEMORY, SLOPES, ROUNDS, CRASHES, SETS = range(65, 72)
+WRONG, FAILS, LACKS_MEMORY, SLOPES, ROUNDS, CRASHES, SETS, READS = range(65, 73)
 BASE = (
     f"if q.shape[-2] == {LACKS_MEMORY}: raise torch.OutOfMemoryError('none left')\n"
     f"    if q.shape[-2] == {SETS} and torch.is_anomaly_enabled(): raise RuntimeError('not set here')",
@@ -43,6 +43,7 @@ BASE = (
 HEAD = (
     f"if q.shape[-2] == {FAILS}: raise RuntimeError('no such\\nluck')\n"
     f"    if q.shape[-2] == {CRASHES}: import os; os.kill(os.getpid(), 11)\n"
+    f"    if q.shape[-2] == {READS}: input()\n"
     f"    if q.shape[-2] == {SETS} and not torch.is_anomaly_enabled():\n"
     "        if hasattr(torch, 'set_once'): raise RuntimeError('no longer set')\n"
     "        torch.set_once = torch.autograd.set_detect_anomaly(True)",
@@ -101,6 +102,7 @@ def test_two_good_arms_are_sampled_pair_by_pair(ask: Ask) -> None:
         ("base", WRONG, "wrong", "out differs from float64 by 1.0e-02"),
         ("head", FAILS, "error", "RuntimeError: no such"),
         ("base", LACKS_MEMORY, "out_of_memory", "none left"),
+        ("head", READS, "error", "EOFError"),
     ],
 )
 def test_one_bad_arm_has_its_reason_and_the_other_none(

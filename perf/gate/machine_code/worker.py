@@ -25,6 +25,7 @@ from perf.gate.machine_code.compiled import compiled
 from perf.gate.machine_code.pretended import Operators, pretend
 from perf.gate.machine_code.targets import TARGETS
 from perf.harness.case import Case
+from perf.harness.json_process import take_pipes
 from perf.harness.measure import pin_package
 from perf.harness.status import one_line
 from perf.selection import PEERS
@@ -144,13 +145,12 @@ def _compile_and_exit(launch: tuple[Any, Any, dict[str, Any]], pipe: int) -> Non
 
 def main() -> None:
     """Answer the requests; standard output is theirs alone."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    requests, answers = take_pipes()
     checkout, capability, cache = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
     launches = Launches()
     pretend(TARGETS[capability], launches.note_kernel, launches.note_launch)
     pin_package(checkout)
-    for line in sys.stdin:
+    for line in requests:
         request = json.loads(line)
         if "cases" in request:
             replies: Any = [plan(launches, [Case(**case) for case in request["cases"]])]

@@ -10,7 +10,6 @@ import ctypes
 import faulthandler
 import importlib.util
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -21,9 +20,11 @@ def main() -> None:
     """Send the worker's greeting, then its replies until stdin ends."""
     die_with_parent()
     faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # say where it hangs, then die
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # a library's output must not get between two replies
     import_perf()
+
+    from perf.harness.json_process import take_pipes
+
+    requests, replies = take_pipes()
 
     def reply(document: dict) -> None:
         replies.write(json.dumps(document) + "\n")
@@ -31,7 +32,7 @@ def main() -> None:
 
     worker = _worker(sys.argv[1], *map(Path, sys.argv[2:]))
     reply(worker.greeting())
-    for line in sys.stdin:
+    for line in requests:
         answer = worker.answer(json.loads(line))
         reply(answer | {"leaving": not worker.instruments.usable})
         if not worker.instruments.usable:

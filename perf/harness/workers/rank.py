@@ -18,9 +18,11 @@ def main() -> None:
     die_with_parent()
     device, checkout, rank, world_size = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     folder, limit_s = Path(sys.argv[5]), float(sys.argv[6])
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
     import_perf()
+
+    from perf.harness.json_process import take_pipes
+
+    requests, replies = take_pipes()
 
     import torch
     import torch.distributed as dist
@@ -43,7 +45,7 @@ def main() -> None:
         device_id=torch.device("cuda", rank) if on_gpu else None,
     )
     work = RankWork(device)
-    for line in sys.stdin:
+    for line in requests:
         replies.write(json.dumps(work.answer(json.loads(line))) + "\n")
         replies.flush()
     os._exit(0)  # destroying the process group would wait for the other ranks, which may be dead
