@@ -82,14 +82,18 @@ def _known_machine(name: str) -> str:
 def _newest(machine: str) -> tuple[str, list[str]]:
     """Return the commit that was measured last, and the others of that day, newest first."""
     ended = {}
+    damage: list[str] = []
     for commit in records.commits(RECORDS, machine):
-        lines = records.read(RECORDS, machine, commit, ("session", "run"), _warn).lines
+        lines = records.read(RECORDS, machine, commit, ("session", "run"), damage.append).lines
         if sessions := [line for line in lines if line["kind"] == "session"]:
             times = [line.get("ended_at") or line.get("started_at", "") for line in lines]
             last = max(sessions, key=lambda line: line["id"])
             ended[commit] = max(times), last["id"], last["day"]
     if not ended:
-        raise _NothingToShow(f"the records of {machine} have no session; `asv run` writes it")
+        none = f"the records of {machine} have no session; `asv run` writes it"
+        raise _NothingToShow(shortened(damage[0], 300) if damage else none)
+    for line in damage:
+        _warn(line)
     newest, *others = sorted(ended, key=ended.__getitem__, reverse=True)
     return newest, [commit for commit in others if ended[commit][2] == ended[newest][2]]
 

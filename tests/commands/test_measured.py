@@ -161,6 +161,9 @@ def test_bad_input_is_one_clear_line(measured, tmp_path):
     assert "session is missing" in nothing(command(folder, repository.environment, right))
     path.unlink()
     assert f"`asv run {right[:8]}^!` measures it" in nothing(command(folder, repository.environment, right))
+    (path,) = (folder / "perf" / "records").glob("*/*.jsonl.gz")
+    path.write_bytes(path.read_bytes()[:200])
+    assert f"{path.name} cannot be read: " in nothing(command(folder, repository.environment))
     shutil.rmtree(folder / "perf" / "records")
     assert "`asv run` writes them" in nothing(command(folder, repository.environment))
 
