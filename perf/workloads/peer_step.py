@@ -1,6 +1,7 @@
 """A user's own training step, checked against the losses of ours from the same weights on the same batch."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 from perf.workloads import imported, measured
@@ -9,20 +10,30 @@ from perf.workloads.transformer_state import hold
 from perf.workloads.transformer_training import data_of, floor_of, foreign_of
 from perf.workloads.workload import Workload, WrongResult
 
-LOSS_TOLERANCE = 1e-3
-"""Relative error of the first loss; that of bfloat16 (`transformer_training.LOSS_TOLERANCE`)."""
+LOSS_TOLERANCE = 1e-4
+"""Relative error of the first loss: correct code in bfloat16 has at most 3.2e-5 (54 cases, H200).
 
-CHANGE_TOLERANCE = 0.05
-"""Error of the decrease of the loss in a step, relative to that of our checked step."""
+At the initial weights the loss depends little on attention: without a mask it differs by 5e-4 to 1e-3.
+"""
+
+CHANGE_TOLERANCE = 0.03
+"""Error of the loss after 1, 2 and 3 steps, relative to the largest change of the loss in them.
+
+Correct code in bfloat16 has at most 6e-3 (small, medium and large, 64 tokens a sequence, a CPU), the more the later, as
+the loss may rise again; gradients that are never zeroed show from the second step on.
+"""
+
+NEXT_LOSSES = 3
+"""Checked losses after the first."""
 
 
-def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, second_loss: float) -> Workload:
-    """Build the step that `name`, module:function, returns; its first two calls check it, so that it is checked once.
+def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, next_losses: Sequence[float]) -> Workload:
+    """Build the step that `name`, module:function, returns; its first calls check it, so that it is checked once.
 
     `params`: size, context_length, batch, and model if it is a user's own. The function is called with the
     `ModelConfig`, the model's state dict (float32, which it may keep), ids and targets. It returns a function that
     takes a step of AdamW with torch's defaults and returns the loss from before the update. The first loss is compared
-    with `exact.loss`, the second with `second_loss`, which no other gradient or update rule gives.
+    with `exact.loss`, the next ones with `next_losses`. Losses do not show all: a step without weight decay passes.
     """
     config = measured("configs", "MODEL_CONFIGS")[params["size"]]
     foreign = foreign_of(params, device)
@@ -35,17 +46,19 @@ def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, seco
 
     def run() -> Any:
         loss = step()
-        if len(losses) < 2:
+        if len(losses) <= len(next_losses):
             losses.append(_number(name, loss))
         return loss
 
     def check() -> float:
-        while len(losses) < 2:
+        while len(losses) <= len(next_losses):
             run()
-        first, second = losses
+        first, *others = losses
         error = hold("the loss", abs(first - exact.loss) / exact.loss, LOSS_TOLERANCE)
-        change = abs((second - second_loss) / (second_loss - exact.loss))
-        hold("the decrease of the loss in a step", change, CHANGE_TOLERANCE, "that of our checked step")
+        largest_change = max(abs(expected - exact.loss) for expected in next_losses)
+        for steps, (loss, expected) in enumerate(zip(others, next_losses, strict=True), 1):
+            change = abs(loss - expected) / largest_change
+            hold(f"the change of the loss in {steps} steps", change, CHANGE_TOLERANCE, "that of our checked step")
         return error
 
     precision = "bf16" if device == "cuda" else "fp32"  # of the highest rate

@@ -51,26 +51,46 @@ def spoilt(**wrong):
         if "frozen" in wrong:
             for parameter in model.parameters():
                 parameter.register_hook(torch.zeros_like)
+        if "sees_all" in wrong:
+            for layer in model.layers:
+                layer.attn.attention = functools.partial(reference.scaled_dot_product_attention, is_causal=False)
+        if "adds_up" in wrong:
+            for parameter in model.parameters():
+                parameter.register_post_accumulate_grad_hook(added_up())
         return (lambda: print(step())) if "silent" in wrong else step
 
     return build
 
 
+def added_up():
+    """Gradients that no step zeroes."""
+    total = 0
+
+    def add(parameter):
+        nonlocal total
+        total = total + parameter.grad
+        parameter.grad = total.clone()
+
+    return add
+
+
 other_weights, without_gradients, silent = spoilt(scaled=1.5), spoilt(frozen=True), spoilt(silent=True)
+without_mask, never_zeroed = spoilt(sees_all=True), spoilt(adds_up=True)
 
 
 def test_a_peer_beside_ours_has_samples_and_peers_that_compute_something_else_have_none(tmp_path):
-    peers = ("peer", "other_weights", "without_gradients", "silent")
+    peers = ("peer", "other_weights", "without_gradients", "silent", "without_mask", "never_zeroed")
     against = [word for name in peers for word in ("--against", f"{__name__}:{name}")]
     done = invoke(*TINY, "--ours", "fp32/eager/sdpa", *against, "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     rows = json.loads((tmp_path / "train-step.json").read_text())["rows"]
-    assert [row["status"] for row in rows] == ["ok", "wrong", "wrong", "wrong"]
+    assert [row["status"] for row in rows] == ["ok", *["wrong"] * 5]
     assert (
         [len(samples) for samples in rows[0]["against_s"]] == [len(samples) for samples in rows[0]["ours_s"]] == [2, 2]
     )
-    assert [row["against_s"] for row in rows[1:]] == [[]] * 3
-    causes = ("the loss differs", "decrease of the loss", "NoneType")
+    assert [row["against_s"] for row in rows[1:]] == [[]] * 5
+    loss, change = "the loss differs", "the change of the loss in"
+    causes = (loss, change, "NoneType", loss, change)
     assert all(cause in row["reason"] for cause, row in zip(causes, rows[1:], strict=True))
     assert (tmp_path / "train-step.png").stat().st_size > 0
 

@@ -219,7 +219,7 @@ def a_peer(config, weights, ids, targets):
 
 @pytest.mark.parametrize("model", [{}, {"model": f"{__name__}:ours"}, {"model": f"{__name__}:of_the_course"}])
 def test_our_model_loads_the_weights_that_a_peer_gets(model):
-    peer_step.build(f"{__name__}:a_peer", CASE | model, "cpu", ExactStep(1.0, 1.0), 1.0)
+    peer_step.build(f"{__name__}:a_peer", CASE | model, "cpu", ExactStep(1.0, 1.0), [1.0])
     (weights, loaded), of_course = LOADED.pop(), "course" in str(model)
     reordered = {name for name, weight in loaded.items() if not torch.equal(weight, weights[name])}
     assert reordered == {name for name in loaded if of_course and name.endswith(("q_proj.weight", "k_proj.weight"))}

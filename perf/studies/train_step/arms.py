@@ -1,6 +1,5 @@
 """A fresh process with several ways to run a training step in it, timed in turn."""
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,8 +23,8 @@ class Expected(NamedTuple):
     """Expected results of the arms of a model."""
 
     exact: ExactStep
-    second_loss: float
-    """After one step; NaN where no arm is a user's own."""
+    next_losses: list[float]
+    """After 1, 2 and 3 steps; none where no arm is a user's own."""
 
 
 def check_arm(name: str) -> None:
@@ -78,22 +77,22 @@ def _samples(
 
 
 def _expected(model: Model, device: str, *, with_peers: bool) -> Expected:
-    """Return the loss from the oracle; for peers also the loss after one checked eager step."""
+    """Return the loss from the oracle; for peers also the losses after a checked eager step."""
     exact = exact_of(model, device)
     if not with_peers:
-        return Expected(exact, math.nan)
+        return Expected(exact, [])
     plain = {"precision": "bf16" if device == "cuda" else "fp32", "variant": "eager", "attention": "sdpa"}
     work = Training(model | plain, device, exact).step()
     work.check()
-    second_loss = float(work.run())
+    next_losses = [float(work.run()) for _ in range(peer_step.NEXT_LOSSES)]
     del work
     release()
-    return Expected(exact, second_loss)
+    return Expected(exact, next_losses)
 
 
 def _built(name: str, model: Model, device: str, expected: Expected) -> Workload:
     if ":" in name:
-        return peer_step.build(name, model, device, expected.exact, expected.second_loss)
+        return peer_step.build(name, model, device, expected.exact, expected.next_losses)
     precision, variant, attention = name.split("/")
     own = {"precision": precision, "variant": variant, "attention": attention}
     return Training(model | own, device, expected.exact).step()

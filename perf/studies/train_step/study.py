@@ -77,8 +77,8 @@ def command(models: Models, ours: str | None, against: tuple[str, ...], effort: 
     Every arm is checked before it is timed: its loss, gradient and update against float64. A peer of your own,
     build_step(config, weights, ids, targets), is called with TransformerLM's state dict, float32, whose RoPE rotates
     dimension i of a head with i + head_dim / 2. It returns a function that takes one step of AdamW (torch's defaults)
-    and returns its loss; that loss and the next are compared with ours. Incorrect arms and times below the physical
-    floor are refused.
+    and returns its loss from before the update; its first four losses are compared with ours, which shows a wrong mask
+    or gradient, but not a missing weight decay. Incorrect arms and times below the physical floor are refused.
     """
     kind = device_kind()
     ours = ours or OURS[kind]
