@@ -113,6 +113,7 @@ def test_a_model_of_one_s_own_is_compared_with_itself(tmp_path):
         assert done.exit_code == 0, done.output
         (row,) = json.loads((tmp_path / "train-step.json").read_text())["rows"]
         assert (row["against"], row["status"]) == (against, "ok")
+        assert ("TFLOP/s" in done.output) == (options is not own)  # nobody knows another model's FLOPs
 
 
 def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):

@@ -110,6 +110,8 @@ def measure(models: list[Model], ours: str, against: tuple[str, ...], effort: Ef
 
 def _together(model: Model, names: tuple[str, ...], effort: Effort, sample: Sample) -> list[Row]:
     axes: Row = {"size": model["size"], "context": model["context_length"], "batch": model["batch"], "ours": names[0]}
+    if (own := model.get("model", TRANSFORMER_LM)) != TRANSFORMER_LM:
+        axes["model"] = own
     rows = [axes | {"against": other, "status": "ok"} | {name: [] for name in SAMPLES} for other in names[1:]]
     expected: Expected | None = None
 
@@ -141,7 +143,7 @@ def shown(rows: list[Row]) -> Iterator[Row]:
         ours = milliseconds(row, "ours")
         cells |= {
             "ours, ms": f"{ours:.2f}",
-            "TFLOP/s": f"{tflops(row, ours):.0f}",
+            **({} if "model" in row else {"TFLOP/s": f"{tflops(row, ours):.0f}"}),  # another model's are unknown
             "its ms": f"{milliseconds(row, 'against'):.2f}",
             "speed-up": with_interval(*speedup_of(row)),
             "processes": len(row["ours_s"]),
