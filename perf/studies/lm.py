@@ -11,7 +11,7 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure
-from perf.options import gathered
+from perf.options import Named, gathered
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
@@ -119,8 +119,16 @@ def model_options(
         *map(option, axes[:2]),
         click.option("--batch", default=4, show_default=True, type=click.IntRange(1)),
         *map(option, axes[2:]),
-        click.option("--model", default=OURS, show_default=True, help="module:function of a model of your own."),
+        click.option(
+            "--model", default=OURS, show_default=True, type=Named(_importable), help="Your own model, module:function."
+        ),
     )
+
+
+def _importable(model: str) -> None:
+    """Raise `ValueError` for a user's own model that cannot be imported."""
+    if model != OURS:
+        imported(model)
 
 
 tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Measure little, in seconds.")
@@ -138,15 +146,7 @@ def device_kind() -> Device:
 
 
 def training_of(setting: Setting) -> Training:
-    """Return the training workload of the setting here.
-
-    Raises `click.ClickException` for a --model that is none, and `ValueError` for one that refuses this setting.
-    """
-    if setting.model != OURS:
-        try:
-            imported(setting.model)
-        except ValueError as error:
-            raise click.ClickException(f"--model {error}") from None
+    """Return the training workload of the setting here. Raises `ValueError` for a model that refuses this setting."""
     return Training(asdict(setting), device_kind())
 
 

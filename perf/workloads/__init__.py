@@ -66,7 +66,7 @@ def imported(name: str) -> Callable[..., Any]:
         function = getattr(importlib.import_module(module), attribute)
         if not callable(function):
             raise TypeError(f"{type(function).__name__} is not a function")
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{name!r} was given; allowed: module:function that can be imported ({reason})") from None
     return function

@@ -134,6 +134,19 @@ def test_an_arm_that_cannot_be_is_one_line(arm):
     assert done.output.startswith(f"Error: --ours '{arm}' was given; allowed: ")
 
 
+@pytest.mark.parametrize("option", ["--against", "--model"])
+@pytest.mark.parametrize("module", ["raise SystemExit(3)", "raise OSError('a\\nb')", "def f(:", "build = 1"])
+def test_a_module_that_cannot_be_imported_is_one_line_before_anything_is_measured(
+    option, module, tmp_path, monkeypatch, request
+):
+    name = f"unsound_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    done = invoke(*TINY, option, f"{name}:build", "--out", str(tmp_path / "out"))
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1), done.output
+    assert done.output.startswith(f"Error: {option} '{name}:build' was given; allowed: module:function")
+
+
 class Processes:
     """Fresh processes that answer with `reply(names, number)` and remember their arms and the arm built first."""
 
