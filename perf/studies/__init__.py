@@ -8,6 +8,7 @@ figure, `figures` creates and saves figures, `fresh_process` starts processes, `
 the committed rows; `python -m perf report --answers` makes the tables of their README.
 """
 
+import contextlib
 import copy
 import functools
 from typing import Any
@@ -55,18 +56,21 @@ class Studies(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the study; None for an unknown name."""
         study = super().get_command(ctx, cmd_name)
-        if study is None or study.callback is None or cmd_name in CALCULATED:
+        if study is None or study.callback is None:
             return study
         alone = copy.copy(study)
-        alone.callback = _alone(study.callback)
+        alone.callback = _alone(study.callback, is_calculated=cmd_name in CALCULATED)
         return alone
 
 
-def _alone(callback: Any) -> Any:
+def _alone(callback: Any, *, is_calculated: bool) -> Any:
+    """Wrap the callback of a study: a value that was given twice counts once."""
+
     @functools.wraps(callback)
-    def locked(*arguments: Any, **options: Any) -> Any:
-        with measuring(command_line()):
-            return callback(*arguments, **options)
+    def locked(**options: Any) -> Any:
+        once = {name: tuple(dict.fromkeys(one)) if isinstance(one, tuple) else one for name, one in options.items()}
+        with contextlib.nullcontext() if is_calculated else measuring(command_line()):
+            return callback(**once)
 
     return locked
 

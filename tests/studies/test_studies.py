@@ -44,6 +44,16 @@ def test_every_study_that_measures_takes_a_tiny_size(name):
     assert size.type.convert("tiny", size, None) == "tiny"
 
 
+def test_a_value_that_is_given_twice_counts_once(tmp_path):
+    done = CliRunner().invoke(main, ["study", "accounting", *["--problem", "fsdp_calcs"] * 2, "--out", str(tmp_path)])
+    assert done.exit_code == 0 and done.output.count("fsdp_calcs (") == 1
+    twice = ["--size", "tiny", "--beyond", *["--seq-len", "16", "--d", "8"] * 2, "--out", str(tmp_path)]
+    done = CliRunner().invoke(main, ["study", "attention-memory", *twice])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((tmp_path / "attention-memory.json").read_text())["rows"]
+    assert len(rows) == len({(row["seq_len"], row["d"]) for row in rows})
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they measure here")
 @pytest.mark.parametrize("name", ["clock", "noise"])
 def test_what_needs_a_gpu_says_so_in_one_line(name):
