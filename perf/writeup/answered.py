@@ -49,7 +49,7 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
     documents = source.documents()
     devices = [one["device"] for one in documents.values()]
     return {
-        "table": lambda name: Markup(table(some(TABLES[name](documents), name))),
+        "table": lambda name: _table(name, documents),
         "front": lambda language, machine: Markup(
             table(attention.front(language, documents, source.on(machine).documents()))
         ),
@@ -95,6 +95,15 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
             for name in ("torch", "triton", "cuda", "python")
         },
     }
+
+
+def _table(name: str, documents: dict[str, Any]) -> Markup:
+    """The table of that name. Raises `jinja2.UndefinedError` if there is none."""
+    import jinja2
+
+    if name not in TABLES:
+        raise jinja2.UndefinedError(f"table({name!r}) was given; allowed: {', '.join(TABLES)}")
+    return Markup(table(some(TABLES[name](documents), name)))
 
 
 def _common(values: Iterable[str]) -> str:

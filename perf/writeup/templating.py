@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from perf.studies.on_file import NotOnFile, OnFile
 from perf.writeup.formats import FILTERS
 from perf.writeup.markdown import Markup, code, plain
@@ -55,8 +57,18 @@ def _environment(folder: Path) -> "jinja2.Environment":
 
 
 def render(name: str, values: dict[str, Any]) -> str:
-    """The template of that name. Raises `NotOnFile` where a row is missing, `DoesNotHold` where a claim is wrong."""
-    return _environment(FOLDER).get_template(name).render(values)
+    """The template of that name.
+
+    Raises `NotOnFile` where a row is missing, `DoesNotHold` where a claim is wrong, and `click.ClickException` with one
+    line where the template itself is.
+    """
+    import jinja2
+
+    try:
+        return _environment(FOLDER).get_template(name).render(values)
+    except jinja2.TemplateError as error:
+        line = f", line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise click.ClickException(f"template {name}{line}: {error.message}") from None
 
 
 def without_sentences(name: str, values: dict[str, Any]) -> str:

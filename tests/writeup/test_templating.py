@@ -1,11 +1,16 @@
 """Templates: values are text, claims are checked, and without sentences the tables remain."""
 
-import jinja2
+import re
+from pathlib import Path
+
+import click
+import pandas
 import pytest
 
 from perf.studies.on_file import NotOnFile
-from perf.writeup import formats, templating
+from perf.writeup import answered, formats, templating
 from perf.writeup.markdown import Markup
+from perf.writeup.source import Source
 from perf.writeup.templating import DoesNotHold, render, without_sentences
 
 
@@ -29,10 +34,22 @@ def test_a_claim_that_the_rows_do_not_bear_out_is_refused(template):
         render("one.md", {"speedup": 0.9})
 
 
-def test_a_name_that_nothing_has_is_refused(template):
-    template("{{ unknown }}")
-    with pytest.raises(jinja2.UndefinedError, match="unknown"):
-        render("one.md", {})
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{{ unknown }}", "template one.md: 'unknown' is undefined"),
+        ("{{ gpu.unknown }}", "template one.md: 'str object' has no attribute 'unknown'"),
+        ("words\n{% if %}", "template one.md, line 2: .*"),
+        ("{{ 1 | unknown }}", "template one.md, line 1: No filter named 'unknown'."),
+        ('{{ table("unknown") }}', r"template one.md: table\('unknown'\) was given; allowed: end-to-end, .*"),
+    ],
+)
+def test_a_fault_of_a_template_is_one_line(template, text, message):
+    template(text)
+    known = answered.values(Source("none", Path(), pandas.DataFrame(), ()), lambda words, name: Markup())
+    with pytest.raises(click.ClickException) as refused:
+        render("one.md", known | {"gpu": "an H200"})
+    assert re.fullmatch(message, str(refused.value))
 
 
 def test_without_sentences_the_tables_that_have_rows_remain(template):
