@@ -44,6 +44,11 @@ def stacked_bars(
     return ends
 
 
+def shortened(name: str, most: int = 70) -> str:
+    """Return the end of a name that is longer: of a user's module:function the function."""
+    return name if len(name) <= most else f"...{name[3 - most :]}"
+
+
 def legend_below(figure: Any, columns: int | None = None) -> None:
     """Add one legend for all panels, by default in one line."""
     keys: dict[str, Any] = {}

@@ -1,13 +1,14 @@
 """How many processes a study takes, and that the intervals it then shows hold what they say."""
 
 import functools
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from perf.harness.intervals import of_mean, student
-from perf.studies import speedups
+from perf.studies import speedup_figure, speedups
 from perf.studies.speedups import FEWEST, Effort, bound_of, processes_for, processes_wanted, speedup_of
 
 HALF_WIDTH = 0.02
@@ -168,3 +169,20 @@ def test_a_geometric_mean_has_the_interval_of_the_processes_that_all_rows_have()
     alone, alone_half = speedup_of(rows[1])
     assert mean == pytest.approx((2 * alone) ** 0.5)
     assert math.log1p(half) == pytest.approx(math.log1p(alone_half) / 2)
+
+
+@pytest.mark.parametrize("found", [(1.1, 1.2), (0.001, 0.02, 1.0, 30.0)])
+def test_a_figure_of_speed_ups_of_any_size_over_arms_of_any_name_has_room_for_its_words(found, drawn, tmp_path):
+    name = "my_package.research.kernels.attention.experimental.variants:flash_attention_with_all_that_there_is"
+    rows = [
+        {"status": "ok", "ours": name, "against": f"{name}_{number}", "ours_s": [[1.0]] * 3, "against_s": [[each]] * 3}
+        for number, each in enumerate(found)
+    ]
+    speedup_figure.draw(rows, lambda row: "tiny", tmp_path / "figure.png", "")
+    (figure,) = drawn
+    (axes,) = figure.axes
+    low, high = axes.get_xlim()
+    ticks = [one.get_window_extent() for one in axes.get_xticklabels() if low <= one.get_position()[0] <= high]
+    assert len(ticks) >= 2 and all(left.x1 < right.x0 for left, right in itertools.pairwise(ticks))
+    for words in (axes.xaxis.label, *figure.legends[0].get_texts()):
+        assert 0 <= words.get_window_extent().x0 < words.get_window_extent().x1 <= figure.bbox.x1
