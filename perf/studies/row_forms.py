@@ -4,6 +4,7 @@ A study writes all fields that are not `NotRequired`. An older file may lack som
 types.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NotRequired, get_origin
 
@@ -98,12 +99,28 @@ neither has a form but that of `_ANY`."""
 _ANY: Form = {"status": NotRequired[Status]}
 
 
+_TIMES = ("samples_s", "ours_s", "against_s", "forward_s", "backward_s", "optimizer_s", "step_s")
+
+
 def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:
-    """Yield the faults of rows of the document `name`; with `whole` a missing field is one."""
+    """Yield the faults of rows of the document `name`.
+
+    With `whole`, as a study writes them, a missing field is one; without, times that a measured row lacks are.
+    """
     for number, row in enumerate(rows):
+        if not whole and name in FORMS and row.get("status", "ok") == "ok":
+            for field in _TIMES:
+                if field in row and not _are_times(row[field]):
+                    yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: seconds above 0"
         for field, kind in FORMS.get(name, _ANY).items():
             if field not in row:
                 if whole and get_origin(kind) is not NotRequired:
                     yield f"{name}, row {number}: {field} is missing"
             elif not matches(row[field], kind):
                 yield f"{name}, row {number}: {field} is {row[field]!r:.40}; allowed: {written(kind)}"
+
+
+def _are_times(value: Any) -> bool:
+    if isinstance(value, list):
+        return value != [] and all(map(_are_times, value))
+    return isinstance(value, int | float) and 0 < value < math.inf

@@ -1,6 +1,7 @@
 """Rows on file: what a study may write, and what a file may hold."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,10 @@ def test_every_study_s_document_is_known_but_for_tables():
         ("end-to-end", {"peak_bytes": "7"}, "peak_bytes is '7'; allowed: int | None"),
         ("all-reduce", {"facts": {"bytes": "1"}}, "facts is {'bytes': '1'}"),
         ("a table", {"facts": 1}, None),
+        ("train-step", PAIR | {"ours_s": [[1.0], []]}, "ours_s is [[1.0], []]; allowed: seconds above 0"),
+        ("train-step", PAIR | {"ours_s": [], "status": "wrong"}, None),
+        ("train-step", PAIR | {"ours_s": [[math.nan]]}, "ours_s is [[nan]]; allowed: seconds above 0"),
+        ("all-reduce", {"samples_s": [0.0]}, "samples_s is [0.0]; allowed: seconds above 0"),
     ],
 )
 def test_a_field_of_another_type_is_told_where_the_file_is_read(tmp_path, name, row, fault):
