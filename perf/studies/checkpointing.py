@@ -159,15 +159,15 @@ def answers(rows: list[Row], axes: Sequence[str] = Setting.AXES[:3]) -> Iterator
         at = known.index(best)
         around = (known[place] for place in (at - 1, at + 1) if 0 <= place < len(known))
         beside = ", ".join(f"{named(row)} {memory(row[key])}" for row in around)
-        none = by_name["none"].get(key)
+        none = by_name.get("none", {}).get(key)
         smallest = "; a group has one layer at least" if best["every"] == 1 else ""
         yield (
             f"{what}: the least peak that is {verb} has {named(best)}, {memory(best[key])}"
             f"{f' against {memory(none)} without checkpoints' if none is not None else ''}"
             f" (beside it: {beside or 'nothing'}{smallest})."
         )
-    single, nested = by_name.get("k = 1"), by_name["nested, k = 1"]
-    if single is None:
+    single, nested = by_name.get("k = 1"), by_name.get("nested, k = 1")
+    if single is None or nested is None:
         return
     peak = ""
     if "predicted_bytes" in single and "predicted_bytes" in nested:
@@ -183,8 +183,8 @@ def answers(rows: list[Row], axes: Sequence[str] = Setting.AXES[:3]) -> Iterator
             f"Selective: attention's results take {memory(selective['kept_bytes'] - single['kept_bytes'])} and save "
             f"{1 - selective['flops'] / single['flops']:.2%} of the step's FLOPs."
         )
-    offloaded = by_name["k = 1, offloaded"]
-    yield f"Offloaded: {memory(single['kept_bytes'] - offloaded['kept_bytes'])} cross the bus twice in a step."
+    if offloaded := by_name.get("k = 1, offloaded"):
+        yield f"Offloaded: {memory(single['kept_bytes'] - offloaded['kept_bytes'])} cross the bus twice in a step."
 
 
 def draw(rows: list[Row], path: Path, title: str) -> None:

@@ -73,7 +73,7 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
         "train_step": train_step.TrainStep(documents),
         "parallel": lambda run, ours: train_step.parallel_speedup(_on_two_gpus(source, "parallel-step", run), ours),
         "fully_sharded": lambda run, ours: train_step.parallel_speedup(_on_two_gpus(source, "fsdp", run), ours),
-        "tokens_of_a_rank": sorted(
+        "tokens_of_a_rank": lambda: sorted(
             {
                 row["batch"] * row["context_length"]
                 for one in source.named("fsdp")
@@ -81,7 +81,7 @@ def values(source: Source, picture: Picture) -> dict[str, Any]:
                 if row["against"] != ALONE
             }
         ),
-        "parallel_settings": sorted(
+        "parallel_settings": lambda: sorted(
             {
                 (row["size"], row["precision"], row["world_size"])
                 for one in source.named("parallel-step")

@@ -48,6 +48,9 @@ def test_one_layer_is_the_best_group_of_the_courses_xl():
     assert groups == sorted(groups)
     assert groups[31] == peaks["none"]
     assert "has k = 1" in next(study.answers([row | {"status": "ok"} for row in rows]))
+    for row in rows:  # no sentence needs another row
+        list(study.answers([row]))
+        list(study.answers([each for each in rows if each is not row]))
 
 
 def test_time_is_predicted_by_the_flops_of_the_cheapest_that_ran():

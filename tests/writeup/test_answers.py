@@ -166,3 +166,11 @@ def test_text_of_rows_cannot_become_markup():
 )
 def test_command_and_commit_are_code_and_what_is_said_of_them_is_not(document, shown):
     assert measured_with("a", document) == f"Measured with {shown}; rows in [a.json](a.json)."
+
+
+@pytest.mark.parametrize("name", ["memory-block", "memory-block-2026"])
+def test_closed_forms_of_a_model_stand_beside_no_other_model(name, documents):
+    rows = [row | {"size": "tiny"} for row in documents["memory"]["rows"]]
+    assert TABLES[name](documents)
+    with pytest.raises(NotOnFile, match=r"memory of 2\.7B"):
+        TABLES[name]({"memory": documents["memory"] | {"rows": rows}})

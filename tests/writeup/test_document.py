@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from perf.studies.on_file import OnFile
 from perf.writeup import answered, claims, document, source
 from perf.writeup.answered import CHAPTERS
 from perf.writeup.chapters import CODE, extras, parts
@@ -300,7 +301,20 @@ def all_failed(rows):
     ]
 
 
-@pytest.mark.parametrize("part", [first_row, all_failed])
+def last_row(rows):
+    return rows[-1:]
+
+
+def without_precision(rows):
+    return [OnFile({name: value for name, value in row.items() if name != "precision"}) for row in rows]
+
+
+def of_a_cpu(rows):
+    """Steps beside which no GPU was busy."""
+    return [row | {"against_busy_s": []} if "against_busy_s" in row else row for row in rows]
+
+
+@pytest.mark.parametrize("part", [first_row, last_row, all_failed, without_precision, of_a_cpu])
 def test_a_report_is_made_of_parts_of_every_study(part, committed_source, undrawn, tmp_path):
     parts = [replace(one, document=one.document | {"rows": part(one.rows)}) for one in committed_source.studies]
     document.write(replace(committed_source, studies=tuple(parts)), tmp_path / "out")

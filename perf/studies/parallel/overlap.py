@@ -121,8 +121,9 @@ def _name(row: Row, rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], path: Path, title: str) -> None:
-    """Draw two lanes for each strategy, of rank 0, on one time axis."""
-    mine = [row for row in rows if row["rank"] == 0]
+    """Draw two lanes for each strategy, of the first rank, on one time axis."""
+    first = min(row["rank"] for row in rows)
+    mine = [row for row in rows if row["rank"] == first]
     figure, panels = figures.subplots(len(mine), 1, figsize=(9, 0.8 + 1.1 * len(mine)), sharex=True, squeeze=False)
     for axes, row in zip(panels[:, 0], mine, strict=True):
         lanes = ((row["compute"], "tab:blue"), (row["communication"], "tab:orange"))

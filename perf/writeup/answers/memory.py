@@ -77,9 +77,13 @@ def _places(groups: list[Row]) -> str:
     return Markup(", ".join("the backward" if place.startswith("autograd") else code(place) for place in places))
 
 
+def _some_of_the_model(documents: Documents) -> None:
+    some([row for row in documents["memory"]["rows"] if row["size"] == SIZE], f"memory of {SIZE}")
+
+
 def memory_block(documents: Documents) -> list[Row]:
     """Tensors that a block keeps for its backward, by closed forms whose sum is that of `cs336_systems.accounting`."""
-    some(documents["memory"]["rows"], "memory")  # closed forms stand beside what was measured
+    _some_of_the_model(documents)  # closed forms stand beside what was measured
     exact, mixed = (block_parts(precision) for precision in ("fp32", "bf16"))
     total = {"fp32": sum(exact.values()), "bf16": sum(mixed.values())}
     shown: list[Row] = [
@@ -98,7 +102,7 @@ def memory_block(documents: Documents) -> list[Row]:
 
 def memory_block_2026(documents: Documents) -> list[Row]:
     """The same in fp32 at both contexts of 2026."""
-    some(documents["memory"]["rows"], "memory")
+    _some_of_the_model(documents)
     short, long = (block_parts("fp32", context) for context in CONTEXTS_2026)
     columns = tuple(zip(CONTEXTS_2026, (short, long), strict=True))
     shown: list[Row] = []

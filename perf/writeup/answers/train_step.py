@@ -59,17 +59,15 @@ def fastest_step(documents: Documents) -> list[Row]:
         rows = {row["against"]: row for row in mine}
         (speedup, half, name), (bound, bound_half, busiest) = best(mine, speedup_of), best(mine, bound_of)
         ours = milliseconds(rows[name], "ours")
-        shown.append(
-            {
-                "size, context": f"{size}, {context}",
-                "ours, ms": f"{ours:.2f}",
-                "TFLOP/s": f"{tflops(rows[name], ours):.0f}",
-                "the best other's, ms": f"{milliseconds(rows[name], 'against'):.2f}",
-                "speed-up": with_interval(speedup, half),
-                "its GPU busy, ms": f"{milliseconds(rows[busiest], 'against_busy'):.2f}",
-                "speed-up over that": with_interval(bound, bound_half),
-            }
-        )
+        cells: Row = {"size, context": f"{size}, {context}", "ours, ms": f"{ours:.2f}"}
+        if "model" not in rows[name]:
+            cells["TFLOP/s"] = f"{tflops(rows[name], ours):.0f}"
+        cells["the best other's, ms"] = f"{milliseconds(rows[name], 'against'):.2f}"
+        cells["speed-up"] = with_interval(speedup, half)
+        if rows[busiest]["against_busy_s"]:  # not of a CPU
+            cells["its GPU busy, ms"] = f"{milliseconds(rows[busiest], 'against_busy'):.2f}"
+            cells["speed-up over that"] = with_interval(bound, bound_half)
+        shown.append(cells)
     return shown
 
 
