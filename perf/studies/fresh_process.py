@@ -96,21 +96,22 @@ def side_by_side(module: str, function: Callable[..., Any], asked: Sequence[Any]
 def _unheard_interrupts() -> Iterator[None]:
     """Block SIGINT for good in processes started inside the block, which would print tracebacks.
 
-    Here it is heard at the end of the block, when the processes are known and can be ended.
+    Here it is heard at the end of the block, as SIGTERM is, when the processes are known and can be ended.
     """
     resource_tracker.ensure_running()  # where it starts, it unblocks SIGINT
     heard: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # no other thread hears it
-    handler = signal.signal(signal.SIGINT, lambda number, _: heard.append(number)) if is_main else None
+    is_main = threading.current_thread() is threading.main_thread()  # no other thread hears them
+    endings = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    handlers = {ending: signal.signal(ending, lambda number, _: heard.append(number)) for ending in endings}
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if is_main:
-            signal.signal(signal.SIGINT, handler)
-    if heard:
-        raise KeyboardInterrupt
+        for ending, handler in handlers.items():
+            signal.signal(ending, handler)
+    for number in dict.fromkeys(heard):
+        signal.raise_signal(number)
 
 
 def _pool(module: str, method: Literal["forkserver", "spawn"]) -> ProcessPoolExecutor:

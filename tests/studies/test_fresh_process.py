@@ -30,6 +30,29 @@ def test_an_interruption_ends_the_process_within_its_call(method):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_process_starts_is_heard_when_it_can_be_ended(ending, monkeypatch):
+    """Else the process outlives its parent's semaphores, and prints a traceback."""
+    start, pools = fresh_process._pool, []
+
+    def signalled(*arguments):
+        signal.raise_signal(ending)
+        pools.append(start(*arguments))
+        return pools[0]
+
+    def hear(*_):
+        raise InterruptedError
+
+    monkeypatch.setattr(fresh_process, "_pool", signalled)
+    before = signal.signal(ending, hear)
+    try:
+        with pytest.raises(InterruptedError), FreshProcess("json") as process:
+            process.ask(os.getpid)
+        assert pools and signal.getsignal(ending) is hear
+    finally:
+        signal.signal(ending, before)
+
+
 def test_a_process_that_another_thread_starts_meanwhile_is_killed_and_starts_no_more(monkeypatch):
     """An interruption may come before the first call has started the process."""
     starting, goes_on = threading.Event(), threading.Event()
