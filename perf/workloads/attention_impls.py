@@ -32,16 +32,18 @@ def implementation(impl: str, problem: AttentionProblem, device: str) -> Attend:
     (batch, heads, seq_len, d), unless the problem is grouped.
     """
     if ":" in impl:
-        return _with_heads(_of_a_user(imported(impl), problem))
+        return _with_heads(_of_a_user(impl, problem))
     check_impl(impl)
     require_triton(impl, device)
     return IMPLS[impl](problem, device)
 
 
-def _of_a_user(function: Callable[..., Any], problem: AttentionProblem) -> Attend:
+def _of_a_user(impl: str, problem: AttentionProblem) -> Attend:
+    function = imported(impl)
+
     def attend(q: Any, k: Any, v: Any) -> Any:
         if not hasattr(out := function(q, k, v, problem.is_causal), "shape"):
-            raise WrongResult(f"{function!r:.60} returned {type(out).__name__}; allowed: out, a tensor shaped like q")
+            raise WrongResult(f"{impl} returned {type(out).__name__}; allowed: out, a tensor shaped like q")
         return out
 
     return attend

@@ -39,6 +39,9 @@ def without_memory(q, k, v, is_causal):
 
 def deadly(q, k, v, is_causal):
     os._exit(1)
+
+def silent(q, k, v, is_causal):
+    attend(q, k, v, is_causal)
 """
 
 
@@ -96,7 +99,10 @@ def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_path, foreign):
     one_cell = ["--group", "grid", "--seq-len", "64", "--mode", "forward", "--mask", "causal"]
-    others = [f"{foreign}:{name}" for name in ("wrong", "deadly", "without_memory")] + ["sdpa_cudnn", "reference"]
+    others = [f"{foreign}:{name}" for name in ("wrong", "deadly", "without_memory", "silent")] + [
+        "sdpa_cudnn",
+        "reference",
+    ]
     arms = ["--impl", f"{foreign}:attend", *(word for name in others for word in ("--against", name))]
     done = invoke(*one_cell, *arms, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
@@ -105,8 +111,9 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
     status = {row["impl"].rpartition(":")[2]: describe(row) for row in rows}
     assert (status["attend"], status["reference"]) == ("ok", "ok")
     failed = {"wrong": "wrong", "deadly": "crashed", "without_memory": "out of memory", "sdpa_cudnn": "unavailable"}
+    assert status["silent"] == f"wrong: {foreign}:silent returned NoneType; allowed: out, a tensor shaped like q"
     assert {name: status[name].partition(":")[0] for name in failed} == failed
-    assert [len(row["samples_s"]) for row in rows] == [2, 0, 0, 0, 0, 2]
+    assert [len(row["samples_s"]) for row in rows] == [2, 0, 0, 0, 0, 0, 2]
 
 
 def test_the_grid_has_the_same_tokens_and_width_everywhere():
