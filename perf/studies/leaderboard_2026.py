@@ -155,7 +155,7 @@ def predicted_cells(params: dict[str, Any], predicted: Row) -> Iterator[Row]:
     for phase, num_bytes in peaks(params, device_kind()).items():
         yield {
             "predicted": phase,
-            "of a rank": gib(num_bytes),
+            "of a rank": memory(num_bytes),
             "": "peak" * (num_bytes == predicted["predicted_bytes"]),
         }
 
