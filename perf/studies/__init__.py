@@ -11,6 +11,7 @@ the committed rows; `python -m perf report --answers` makes the tables of their 
 import contextlib
 import copy
 import functools
+from collections.abc import Container
 from typing import Any
 
 import click
@@ -58,17 +59,18 @@ class Studies(Commands):
         study = super().get_command(ctx, cmd_name)
         if study is None or study.callback is None:
             return study
+        repeatable = [option.name for option in study.params if getattr(option, "multiple", False)]
         alone = copy.copy(study)
-        alone.callback = _alone(study.callback, is_calculated=cmd_name in CALCULATED)
+        alone.callback = _alone(study.callback, repeatable, is_calculated=cmd_name in CALCULATED)
         return alone
 
 
-def _alone(callback: Any, *, is_calculated: bool) -> Any:
-    """Wrap the callback of a study: a value that was given twice counts once."""
+def _alone(callback: Any, repeatable: Container[str], *, is_calculated: bool) -> Any:
+    """Wrap the callback of a study: a value that is given twice to one of the `repeatable` options counts once."""
 
     @functools.wraps(callback)
     def locked(**options: Any) -> Any:
-        once = {name: tuple(dict.fromkeys(one)) if isinstance(one, tuple) else one for name, one in options.items()}
+        once = {name: tuple(dict.fromkeys(one)) if name in repeatable else one for name, one in options.items()}
         with contextlib.nullcontext() if is_calculated else measuring(command_line()):
             return callback(**once)
 
