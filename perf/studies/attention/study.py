@@ -96,7 +96,7 @@ def command(
     try:
         wanted = drawn(wanted, seed=seed, count=count)
         cells = list(cells_of(wanted, clock))
-        cells = narrowed(cells, seq_len=seq_lens, d=dims, mode=modes, mask=masks)
+        cells = narrowed(cells, group=groups, seq_len=seq_lens, d=dims, mode=modes, mask=masks)
         plan = {cell: rows_of(cell, impls or wanted[cell.group].ours, against, device) for cell in cells}
     except ValueError as error:
         raise click.ClickException(str(error)) from None
