@@ -3,10 +3,15 @@
 from torch import Tensor
 
 
-def materialized(tensor: Tensor) -> Tensor:
-    """Return the tensor, or a copy if its memory has gaps, holds conjugates or negatives of its values, or is missing.
+def holds_its_values(tensor: Tensor) -> bool:
+    """Whether there is memory, and in it neither conjugates nor negatives of the tensor's values.
 
     Autograd gives zeros without memory, as the gradient of sgn, which cannot be written to either.
     """
-    dense = tensor.contiguous().resolve_conj().resolve_neg()
-    return dense if dense.data_ptr() else dense.clone()
+    return tensor.data_ptr() != 0 and not tensor.is_conj() and not tensor.is_neg()
+
+
+def materialized(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if its memory has gaps or does not hold its values."""
+    dense = tensor.contiguous()
+    return dense if holds_its_values(dense) else dense.clone()

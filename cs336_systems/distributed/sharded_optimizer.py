@@ -25,6 +25,7 @@ from cs336_systems.distributed.process_group import (
 )
 from cs336_systems.distributed.replicas import verify_same_arguments, verify_same_tensors
 from cs336_systems.distributed.shards import is_sharded
+from cs336_systems.memory import holds_its_values
 from cs336_systems.optimizer.loading import load_between_hooks
 
 
@@ -409,7 +410,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     """Return the gradient as a contiguous view, in the parameter's memory layout, which is the same on every rank."""
     gradient = parameter.grad
     assert gradient is not None
-    is_plain = gradient.data_ptr() and not gradient.is_conj() and not gradient.is_neg()  # see `memory.materialized`
-    if gradient.stride() != parameter.stride() or not is_plain:
+    if gradient.stride() != parameter.stride() or not holds_its_values(gradient):
         gradient = parameter.grad = torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient)
     return _contiguous(gradient)
