@@ -100,6 +100,7 @@ _ANY: Form = {"status": NotRequired[Status]}
 
 
 _TIMES = ("samples_s", "ours_s", "against_s", "forward_s", "backward_s", "optimizer_s", "step_s")
+"""Those that every measured row has above 0: an exposed time may be below, and no GPU is busy beside a CPU."""
 
 
 def faults(name: str, rows: Iterable[Any], *, whole: bool) -> Iterator[str]:

@@ -85,7 +85,7 @@ def cells_of(groups: Mapping[str, CellGroup], clock: ClockName | None = None) ->
 def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
     """Return the cells with a wanted value of each axis; no value means all.
 
-    Raises `ValueError` for a value that no cell has, or none that is left.
+    Raises `ValueError` for a value that no cell has, or none that is left, and if none is left.
     """
     kept = list(cells)
     for axis, values in wanted.items():
@@ -95,6 +95,8 @@ def narrowed(cells: Sequence[C], **wanted: Sequence[Any]) -> list[C]:
                 name = axis.replace("_", "-")
                 raise ValueError(f"--{name} {value} was given; allowed here: {', '.join(map(str, allowed))}")
         kept = [cell for cell in kept if not values or getattr(cell, axis) in values]
+    if not kept:
+        raise ValueError("no cell is left: no cell has all of the given values")
     for axis, values in wanted.items():
         for value in values:
             if all(getattr(cell, axis) != value for cell in kept):

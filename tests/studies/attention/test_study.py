@@ -381,7 +381,7 @@ def test_what_the_cell_finds_too_slow_has_no_sample(worker, log):
         (["--against", "json:no_such"], "--against 'json:no_such' was given; allowed: "),
         (["--impl", "sdpa", "--against", "sdpa"], "'sdpa' was given as --impl and as --against"),
         (["--seq-len", "3"], "--seq-len 3 was given; allowed here: "),
-        (["--group", "short", "--group", "grid", "--mode", "forward", "--seq-len", "16"], "no cell is left with "),
+        (["--group", "short", "--group", "grid", "--mode", "forward", "--seq-len", "16"], "no cell is left: "),
         (["--group", "short", "--group", "grid", "--mode", "forward"], "no cell is left with --group short"),
         (["--group", "grid", "--seed", "0"], "--seed 0 was given; allowed: with --group random"),
         (["--group", "grid", "--count", "7"], "--count 7 was given; allowed: with --group random"),
