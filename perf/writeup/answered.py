@@ -161,8 +161,9 @@ def copier(source: Source, figures: Path) -> Picture:
         if not path.is_file():
             return Markup(f"*{words}: the picture is not on file.*")
         figures.mkdir(parents=True, exist_ok=True)
+        own = name.replace("/", "-")
         with Image.open(path) as image:  # without a resolution a page takes it for 72 dots an inch
-            image.save(figures / name, dpi=image.info.get("dpi", (DPI, DPI)))
-        return Markup(f"![{words}]({figures.name}/{name})")
+            image.save(figures / own, dpi=image.info.get("dpi", (DPI, DPI)))
+        return Markup(f"![{words}]({figures.name}/{own})")
 
     return copied

@@ -70,7 +70,11 @@ class StudyChapter:
         parts = self._parts([(one, rows) for one, rows in found if any(map(self.in_table, rows))])
         if not parts:
             raise NotOnFile(f"no rows of study {self.study} for {self.template}")
-        return "\n".join(self._part(name, part, source, figures) for name, part in parts)
+        said = [self._part(name, part, source, figures, part is parts[0][1]) for name, part in parts]
+        ranks = ["/".join(map(str, sorted(_ranks(part)))) for _, part in parts]
+        if len(set(ranks)) > 1:
+            said = [f"*On {number} GPUs.*\n\n{text}" for number, text in zip(ranks, said, strict=True)]
+        return "\n".join(said)
 
     def _parts(self, found: Measured) -> list[tuple[str, Measured]]:
         """Return what has a table of its own, with the name of its figure."""
@@ -88,7 +92,7 @@ class StudyChapter:
     def _module(self) -> Any:
         return importlib.import_module(f"perf.studies.{STUDIES[self.study]}")
 
-    def _part(self, name: str, part: Measured, source: Source, figures: Path) -> str:
+    def _part(self, name: str, part: Measured, source: Source, figures: Path, is_first: bool) -> str:
         rows = list(itertools.chain.from_iterable(rows for _, rows in part))
         shown = [row for row in rows if self.in_table(row)]
         known = self.facts(source, rows) | {
@@ -96,6 +100,7 @@ class StudyChapter:
             "setting": Markup(_setting(shown)),
             "table": Markup(table(self._module.shown(shown))),
             "figure": Markup(),
+            "is_first": is_first,
         }
         path = figures / f"{name}.png"
         if self.figure is not None and hasattr(self._module, "draw") and _ok(rows):
@@ -211,6 +216,10 @@ def _measured(source: Source, name: str, size: str) -> list[Row]:
 
 def _ok(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row.get("status", "ok") == "ok"]
+
+
+def _ranks(part: Measured) -> set[int]:
+    return {row["world_size"] for _, rows in part for row in rows if "world_size" in row}
 
 
 def _setting(rows: list[Row]) -> str:

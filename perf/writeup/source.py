@@ -50,8 +50,9 @@ class Source:
     """Files that could not be read, a line each."""
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Documents of the machine's own folder, by name: the rows of the answers."""
-        return OnFile({one.name: one.document for one in self.studies if one.folder == Path(self.machine)})
+        """The machine's own documents, by their paths in its folder without .json: the rows of the answers."""
+        mine = [one for one in self.studies if one.folder.is_relative_to(self.machine)]
+        return OnFile({(one.folder / one.name).relative_to(self.machine).as_posix(): one.document for one in mine})
 
     def on(self, machine: str) -> "Source":
         """Everything on file of another machine."""

@@ -17,7 +17,7 @@ def perf_folder(folder: Path, documents: dict[str, list[dict[str, Any]]], place:
     (folder / "studies" / "results" / MACHINE).mkdir(parents=True, exist_ok=True)
     for name, rows in documents.items():
         path = folder / "studies" / "results" / place / f"{name}.json"
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document(name, rows)))
     return folder
 

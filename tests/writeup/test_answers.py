@@ -17,7 +17,10 @@ from perf.writeup.answers.attention import FRONT, FRONT_COLUMNS, TUNED, Beside, 
 from perf.writeup.answers.memory import Memory, block_parts
 from perf.writeup.answers.rows import by
 from perf.writeup.answers.steps import Steps, WarmUp
+from perf.writeup.answers.train_step import TrainStep
 from perf.writeup.markdown import table
+from perf.writeup.source import read
+from tests.writeup.made_up import MACHINE, perf_folder
 
 FOLDER = Path(__file__).parents[2] / "perf" / "studies" / "results" / "nvidia-h200"
 
@@ -56,6 +59,21 @@ def test_warm_up_is_the_first_step_beside_the_settled_ones():
     assert warm_up.excess_s() == [3.0]
     assert (warm_up.mean_s("small", 0), warm_up.mean_s("small", 1)) == (1.3, 1.0)
     assert warm_up.error_after(1) == 0.0 and warm_up.deviation_s("small", 1) == 0.0
+
+
+def compared(size, context):
+    one = {"status": "ok", "size": size, "context": context, "against": "peers:step"}
+    return one | {"ours_s": [[0.1, 0.1]], "against_s": [[0.2, 0.2]], "against_busy_s": []}
+
+
+def test_every_run_of_the_training_step_is_in_its_table_once(tmp_path):
+    folder = perf_folder(tmp_path, {"train-step": [compared("2.7B", 512), compared("small", 1024)]}, MACHINE)
+    perf_folder(tmp_path, {"train-step": [compared("small", 512)]}, f"{MACHINE}/512")
+    documents = read(folder, MACHINE).documents()
+    assert list(TrainStep(documents).cells) == [("small", 512), ("2.7B", 512), ("small", 1024)]
+    assert TrainStep(documents).peers("512/train-step") == ["peers:step"]
+    with pytest.raises(NotOnFile, match="two rows"):
+        _ = TrainStep(documents | {"again/train-step": documents["train-step"]}).cells
 
 
 def test_a_short_table_without_its_rows_names_what_to_measure():

@@ -15,7 +15,7 @@ from perf.writeup.markdown import Markup
 from perf.writeup.templating import render
 from tests.writeup.made_up import MACHINE, SHARDING, ddp_row, perf_folder
 
-SHOWN = dict.fromkeys(("made_by", "setting", "table", "figure"), Markup(""))
+SHOWN = {**dict.fromkeys(("made_by", "setting", "table", "figure"), Markup("")), "is_first": True}
 
 
 def said(template, **known):
@@ -59,14 +59,15 @@ def buckets(exposed_ms, **options):
 
 
 def test_a_sweep_without_an_optimum_says_so_and_what_the_model_lacks():
-    traces = [{"strategy": "overlapped", "compute": [[0.0, 0.420]], "communication": [[0.0, 0.1]]}]
+    trace = {"strategy": "overlapped", "compute": [[0.0, 0.420]], "communication": [[0.0, 0.1]]}
+    traces = [trace | {"world_size": 2}, trace | {"world_size": 4, "compute": [[0.0, 0.660]]}]
     text = buckets([(1, 32), (100, 26), (1000, 17)], traces=traces)
     assert "Bucketed with 1000 MiB has the shortest step, 117.00 ms" in text
     assert "from 1 to 1000 MiB what communication adds falls from 32.00 ms to 17.00 ms" in text
     assert "the kernels that compute take 420 ms" in text and "step without communication 100 ms" in text
     assert "The model does not describe these rows: at 100 MiB" in text
     assert "not distinguishable" not in text, "their samples are all alike"
-    text = buckets([(1, 400.005), (100, 4.5), (1000, 5.4)])  # w = 200 GB/s, o = 50 us
+    text = buckets([(1, 400.005), (100, 4.5), (1000, 5.4)], traces=traces[1:])  # w = 200 GB/s, o = 50 us
     assert "The rows have none" not in text and "does not describe" not in text and "The traces" not in text
 
 
@@ -98,6 +99,16 @@ def test_steps_whose_ratio_may_be_1_are_not_ranked():
 def test_a_strategy_that_was_not_measured_is_not_on_file():
     with pytest.raises(NotOnFile):
         DataParallel([ddp_row("naive")]).step_s("flat")
+
+
+def test_a_chapter_about_two_numbers_of_ranks_says_which(undrawn, tmp_path):
+    naive = ddp_row("naive")
+    folder = perf_folder(tmp_path, {"ddp": [naive]})
+    chapter = distributed.data_parallel("naive_ddp_benchmarking", "naive", size="xl")
+    assert "*On" not in chapter(source.read(folder, MACHINE), tmp_path)
+    perf_folder(tmp_path, {"ddp": [naive | {"world_size": 4}]}, f"{MACHINE}-x4")
+    text = chapter(source.read(folder, MACHINE), tmp_path)
+    assert text.index("*On 2 GPUs.*") < text.index("| naive | 2 |") < text.index("*On 4 GPUs.*")
 
 
 def test_a_study_writes_its_chapter_from_its_rows_on_that_size(undrawn, monkeypatch, tmp_path):

@@ -27,16 +27,17 @@ class DataParallel:
     Args:
         rows: the measured rows.
         all_reduce: measured rows of `study all-reduce`, of any number of ranks.
-        traces: rows of `study overlap` of the same size.
+        traces: rows of `study overlap` of the same size, of any number of ranks.
     """
 
     def __init__(self, rows: Sequence[Any], all_reduce: Sequence[Any] = (), traces: Sequence[Any] = ()) -> None:
         """Keep the rows."""
-        self.rows, self.traces = list(rows), list(traces)
+        self.rows = list(rows)
         self.swept = sorted(
             (row for row in self.rows if row["strategy"] == "bucketed"), key=lambda row: row["bucket_size_mb"]
         )
-        ranks = {row["world_size"] for row in self.rows}
+        ranks = {row["world_size"] for row in self.rows or traces}
+        self.traces = [row for row in traces if row["world_size"] in ranks]
         self._all_reduce = [row for row in all_reduce if row["device"] == "cuda" and row["world_size"] in ranks]
 
     def row(self, strategy: str) -> Row:

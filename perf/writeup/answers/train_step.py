@@ -3,11 +3,13 @@
 import functools
 import itertools
 from collections.abc import Callable
+from pathlib import PurePath
 
+from perf.studies.lm import SIZES
 from perf.studies.on_file import OnFile, some
 from perf.studies.speedups import best, bound_of, milliseconds, speedup_of, with_interval
 from perf.studies.train_step.study import tflops
-from perf.writeup.answers.rows import Answer, Documents, Row
+from perf.writeup.answers.rows import Answer, Documents, Row, by
 
 
 class TrainStep(Answer):
@@ -15,10 +17,16 @@ class TrainStep(Answer):
 
     @functools.cached_property
     def cells(self) -> dict[tuple[str, int], list[Row]]:
-        """The rows of each cell: ours beside each of the others."""
-        timed = [row for row in self.documents["train-step"]["rows"] if row["status"] == "ok"]
-        groups = itertools.groupby(timed, key=lambda row: (row["size"], row["context"]))
+        """The rows of each cell, from the documents of every run: ours beside each of the others."""
+        runs = [one["rows"] for name, one in self.documents.items() if PurePath(name).name == "train-step"]
+        timed = by(itertools.chain.from_iterable(runs), "context", "size", "against")
+        ordered = sorted(timed.values(), key=lambda row: (row["context"], SIZES.index(row["size"])))
+        groups = itertools.groupby(ordered, key=lambda row: (row["size"], row["context"]))
         return OnFile({cell: list(rows) for cell, rows in groups})
+
+    def peers(self, run: str) -> list[str]:
+        """The others of a run."""
+        return sorted({row["against"] for row in self.documents[run]["rows"]})
 
     def samples(self) -> list[tuple[int, int]]:
         """Processes and steps in each, of every arm of ours."""
