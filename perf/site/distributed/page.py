@@ -88,7 +88,7 @@ def _machine(one: MachineDistributed) -> dict[str, Any]:
         "sweeps": [_sweep(one, sweep) for sweep in sweeps if sweep.shortest],
         "collectives": table(_collective(one, row) for row in collectives),
         "shards": _by_setting([(group[0].where, _shards(one, group)) for group in shards]),
-        "fully_sharded": _by_setting([(group[0].where, _fully_sharded(one, group)) for group in fully_sharded]),
+        "fully_sharded": _by_dtype(one, fully_sharded),
         "failures": by_reason(results),
         "commits": list(one.commits.values()),
         "facts": facts + [("NCCL", "; ".join(filter(None, nccl)))] * any(nccl),
@@ -110,6 +110,15 @@ def _by_setting(groups: Sequence[tuple[Where, Iterable[Mapping[str, Cell]]]]) ->
         "table": table(row(where, cells) for where, rows in groups for cells in rows),
         "constants": ", ".join(setting(axis, wheres[0]) for axis in Where._fields if wheres and axis not in axes),
     }
+
+
+def _by_dtype(one: MachineDistributed, groups: Sequence[Sequence[FullyShard]]) -> dict[str, Any]:
+    """Return the table of `_by_setting`, with a column for the dtype of the gathered weights where it varies."""
+    dtypes = {group[0].compute_dtype for group in groups}
+    known = _by_setting([(group[0].where, _fully_sharded(one, group, len(dtypes) > 1)) for group in groups])
+    if len(dtypes) == 1:
+        known["constants"] += f", gathered in {dtypes.pop()}"
+    return known
 
 
 def _time(one: MachineDistributed, result: CaseResult | None, classes: str = "") -> Cell:
@@ -235,13 +244,15 @@ def _shards(one: MachineDistributed, group: Sequence[Shard]) -> Iterator[dict[st
         }
 
 
-def _fully_sharded(one: MachineDistributed, group: Sequence[FullyShard]) -> Iterator[dict[str, Cell]]:
+def _fully_sharded(
+    one: MachineDistributed, group: Sequence[FullyShard], names_dtype: bool
+) -> Iterator[dict[str, Cell]]:
     torchs = torchs_of(group)
     for row in group:
         step = row.result("step")
         yield {
             "sharding": text(row.name),
-            "gathered in": text(row.compute_dtype),
+            **({"gathered in": text(row.compute_dtype)} if names_dtype else {}),
             "step": _time(one, step),
             "\u00d7\u00a0FSDP2": _speedup(torchs.step if torchs and row is not torchs else None, row.step),
             "exposed": _time(one, row.result("exposed")),

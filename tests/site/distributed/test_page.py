@@ -54,10 +54,15 @@ def test_strategies_stand_beside_torch(tmp_path: Path) -> None:
 
 def test_fully_sharded_steps_stand_beside_torch_and_the_closed_forms(tmp_path: Path) -> None:
     text = plain(page_of(tmp_path, parallel.fully_sharded()))
-    assert "prefetch_2 bfloat16 104 ms ± 0.2 % 1.03x ± 0.3 % 2.60 ms ± 248 µs 2.5 % 8.00 GiB 32.0 GiB 14.9 GiB" in text
+    assert "prefetch_2 104 ms ± 0.2 % 1.03x ± 0.3 % 2.60 ms ± 248 µs 2.5 % 8.00 GiB 32.0 GiB 14.9 GiB" in text
     assert "7928 7928 3996 3996" in text, "MB gathered and scattered, each beside its closed form"
     assert "(prefetch_2) takes 104 ms ± 0.2 % , 1.03x ± 0.3 % as fast as FSDP2's" in text, "the fastest of ours"
     assert "in float32 (ours sends them in bfloat16)" in text
+    assert "gathered in bfloat16." in text
+    wide = [one | {"params": one["params"] | {"compute_dtype": "float32"}} for one in parallel.fully_sharded()]
+    text = plain(page_of(tmp_path / "both", [*parallel.fully_sharded(), *wide]))
+    assert "prefetch_2 bfloat16 104 ms" in text and "prefetch_2 float32 104 ms" in text
+    assert "gathered in bfloat16." not in text
 
 
 def test_a_fully_sharded_step_is_held_against_torchs_in_the_same_dtype(tmp_path: Path) -> None:
@@ -65,7 +70,7 @@ def test_a_fully_sharded_step_is_held_against_torchs_in_the_same_dtype(tmp_path:
     default = [one | {"ms": 0.5 * one["ms"], "params": one["params"] | {"sharding": "torch_default"}} for one in torchs]
     text = plain(page_of(tmp_path, [*parallel.fully_sharded(), *default]))
     assert "0.52x ± 0.5 % as fast as FSDP2's, which reduces gradients in bfloat16" in text
-    assert "torch_default bfloat16 53.6 ms ± 0.5 % - " in text and "torch bfloat16 107 ms ± 0.2 % 0.50x" in text
+    assert "torch_default 53.6 ms ± 0.5 % - " in text and "torch 107 ms ± 0.2 % 0.50x" in text
 
 
 def test_nothing_is_called_the_shortest_step_whose_interval_touches_another(tmp_path: Path) -> None:
