@@ -66,12 +66,8 @@ class _Algorithms(torch.autograd.Function):
         """Run Algorithm 2."""
         require_one_derivative("flash attention", "impl='reference'")
         q, k, v, out, lse, *seed = ctx.saved_tensors
-        if _is_recorded(q, k, v, grad_out):  # compiled autograd records the backward of a forward that was not
-            plan = RecordedPlan(*ctx.options)
-        else:
-            plan = ctx.plan
-            if not grad_out.data_ptr():  # autograd's zeros without memory, as of sgn
-                grad_out = torch.zeros(grad_out.shape, dtype=grad_out.dtype, device=grad_out.device)
+        # Compiled autograd records the backward of a forward that was not.
+        plan = RecordedPlan(*ctx.options) if _is_recorded(q, k, v, grad_out) else ctx.plan
         dq, dk, dv = plan.backward(q, k, v, out, lse, grad_out, *(seed or (None,)))
         return dq, dk, dv, None, None, None, None, None, None
 

@@ -118,18 +118,19 @@ class PlanCache(dict[Hashable, T]):
 
 
 def kinds_of(q: Tensor, k: Tensor, v: Tensor) -> Hashable:
-    """Return device, dtype and shape of each tensor."""
-    return q.device, q.dtype, q.shape, k.device, k.dtype, k.shape, v.device, v.dtype, v.shape
+    """Return device, dtype and shape of each tensor, and whether its memory holds the negatives of its values."""
+    kinds = q.device, q.dtype, q.shape, k.device, k.dtype, k.shape, v.device, v.dtype, v.shape
+    return kinds, q.is_neg(), k.is_neg(), v.is_neg()
 
 
 def layout_of(*tensors: Tensor) -> Hashable:
     """Return what Triton may specialize on in tensors of known kinds, and in others that torch allocates like them.
 
-    It is True, in half the time, of tensors that are all contiguous and aligned.
+    It is True, in half the time, of tensors that are all contiguous and aligned. Address 0, no memory, counts as 0.5.
     """
     for x in tensors:
-        if x.data_ptr() % 16 or not x.is_contiguous():
-            return tuple([(x.stride(), x.data_ptr() % 16) for x in tensors])
+        if (x.data_ptr() or 0.5) % 16 or not x.is_contiguous():
+            return tuple([(x.stride(), (x.data_ptr() or 0.5) % 16) for x in tensors])
     return True
 
 

@@ -13,6 +13,7 @@ from cs336_systems.attention.launch import Backward, Forward, PlanCache, kinds_o
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.triton_kernels.forward import flash_fwd_kernel
 from cs336_systems.launching import require_launchable
+from cs336_systems.memory import holds_its_values, materialized
 
 # False under Triton's interpreter, which runs on the CPU and multiplies exactly.
 IS_COMPILED = isinstance(flash_fwd_kernel, triton.runtime.JITFunction)
@@ -39,7 +40,8 @@ class Plan:
         """
         lse = lse.contiguous()  # which kernels take it for
         deterministic = self.request.deterministic or torch.are_deterministic_algorithms_enabled()
-        key = deterministic, None if seed is None else _seed_key(seed), layout_of(q, k, v, out, lse, grad_out)
+        layout = grad_out.is_neg(), layout_of(q, k, v, out, lse, grad_out)
+        key = deterministic, None if seed is None else _seed_key(seed), layout
         run = self.backwards.get(key) or self.backwards.keep(
             key, choose_backward(self.request._replace(deterministic=deterministic), q, k, v, out, grad_out)
         )
@@ -64,6 +66,8 @@ def choose_forward(request: Request, q: Tensor, k: Tensor, v: Tensor) -> Forward
     require_launchable(flash_fwd_kernel, q, "q")
     if q.numel() == 0:
         return _empty_forward
+    if not all(map(holds_its_values, (q, k, v))):
+        return _forward_of_copies(request, q, k, v)
     num_keys = _visible_keys(request, q, k)
     request = _resolved(request, q, num_keys)
     q4, k4, v4 = as_4d(q), _first_rows(as_4d(k), num_keys), _first_rows(as_4d(v), num_keys)
@@ -93,9 +97,11 @@ def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tens
     """Choose the kernels of a backward for the layouts of saved tensors and of the gradient of out."""
     if q.numel() == 0:
         return _empty_backward
+    given = q, k, v, out, do
+    if not all(map(holds_its_values, given)):
+        return _backward_of_copies(request, *given)
     num_keys = _visible_keys(request, q, k)
     request = _resolved(request, q, num_keys)
-    given = q, k, v, out, do
     q4, k4, v4, out4, do4 = map(as_4d, given)
     k4, v4 = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
     if choice := hopper.hopper_backward(request, q4, k4, v4):
@@ -118,6 +124,27 @@ def choose_backward(request: Request, q: Tensor, k: Tensor, v: Tensor, out: Tens
         seen = _first_rows(k4, num_keys), _first_rows(v4, num_keys)
         dq, dk, dv = backward(as_4d(q), *seen, as_4d(out), lse, as_4d(do), seed)
         return dq.reshape(q.shape), _all_rows(dk, k4).reshape(k.shape), _all_rows(dv, v4).reshape(v.shape)
+
+    return run
+
+
+def _forward_of_copies(request: Request, *given: Tensor) -> Forward:
+    forward = choose_forward(request, *map(materialized, given))
+
+    def run(q: Tensor, k: Tensor, v: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+        return forward(materialized(q), materialized(k), materialized(v), seed)
+
+    return run
+
+
+def _backward_of_copies(request: Request, *given: Tensor) -> Backward:
+    backward = choose_backward(request, *map(materialized, given))
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, do: Tensor, seed: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, out, do = map(materialized, (q, k, v, out, do))
+        return backward(q, k, v, out, lse, do, seed)
 
     return run
 
