@@ -205,13 +205,18 @@ def make_train_step(
 
     Changes `model` in place: compiles its layers, and for bf16_weights rounds its linear weights to bfloat16.
 
-    Raises `ValueError`, before anything is changed, for an unknown precision or variant, for a CUDA graph without a
-    CUDA device or with fp16, whose loss scaling synchronizes with the host, for "compiled" with checkpoints that run
-    hooks between layers, for a CUDA graph with checkpoints in host memory, and for layers to compile that are in no
-    `nn.ModuleList`.
+    Raises `ValueError`, before anything is changed, for an unknown precision or variant, for trained parameters of 16
+    bits with a precision that keeps no float32 masters of them, for a CUDA graph without a CUDA device or with fp16,
+    whose loss scaling synchronizes with the host, for "compiled" with checkpoints that run hooks between layers, for a
+    CUDA graph with checkpoints in host memory, and for layers to compile that are in no `nn.ModuleList`.
     """
     require_one_of(PRECISIONS, precision=precision)
     require_one_of(VARIANTS, variant=variant)
+    has_masters = precision == "bf16_weights"
+    for name, value in model.named_parameters():
+        if value.requires_grad and value.dtype in (torch.bfloat16, torch.float16) and not has_masters:
+            given = f"precision={precision!r} was given with {name} in {value.dtype}"
+            raise ValueError(f"{given}; allowed: bf16_weights, or trained parameters of 32 bits or more")
     is_captured = variant.endswith("cuda_graph")
     if is_captured and not ids.is_cuda:
         raise ValueError(f"variant={variant!r} was given with ids on {ids.device}; allowed: a CUDA device")
@@ -224,7 +229,6 @@ def make_train_step(
     if variant.startswith("compiled") and variant != "compiled":
         blocks_of(model)  # refuses a model without layers before it is rounded
     scaler = torch.amp.GradScaler(ids.device.type) if precision == "fp16" else None
-    has_masters = precision == "bf16_weights"
     optimizer = master_weight_adamw(model) if has_masters else adamw(model, capturable=is_captured)
     train = TrainStep(model, optimizer, ids, targets, precision, scaler, is_captured=is_captured)
     if variant == "compiled":

@@ -60,6 +60,23 @@ def cross_entropy_in_float64(logits, targets):
     return nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_model_with_rounded_weights_trains_on_with_masters_alone(model, batch, precision):
+    """Torch's AdamW would round moments and updates to bfloat16, and a product of float32 and bfloat16 is none."""
+    first = make_step(model, *batch, precision="bf16_weights")
+    before = [float(first()) for _ in range(3)]
+    if precision == "bf16_weights":
+        second = make_train_step(model, *batch, precision=precision)
+        assert float(second.step()) < before[-1]
+        assert {value.dtype for state in second.optimizer.state.values() for value in state.values()} == {torch.float32}
+    else:
+        state = copy.deepcopy(model.state_dict())
+        with pytest.raises(ValueError, match=r"was given with .* in torch.bfloat16; allowed: bf16_weights, "):
+            make_step(model, *batch, precision=precision, variant="compiled_blocks")
+        torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
+        assert float(first()) < before[-1]
+
+
 @pytest.mark.parametrize("fused_loss", [False, True])
 def test_targets_of_another_shape_are_refused_though_they_are_as_many(model, batch, fused_loss):
     ids, targets = batch
