@@ -41,7 +41,7 @@ from cs336_systems.distributed.collectives import (
     require_floating,
     start_average,
 )
-from cs336_systems.distributed.process_group import from_all_ranks, require_member
+from cs336_systems.distributed.process_group import from_all_ranks, refusing_together, require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,
     broadcast,
@@ -88,10 +88,10 @@ class DataParallel(Wrapper):
     average replaces what a later hook assigns.
 
     Raises:
-        RuntimeError: the ranks hold different models or wrap them with other arguments; a forward, copy,
-            `state_dict()` or second backward before the last step was finished; a forward after the model was wrapped
-            again; a parameter without gradient, unless allowed; a parameter frozen or unfrozen after wrapping; a
-            collective that failed or timed out (the message names rank and parameters).
+        RuntimeError: the ranks hold different models or wrap them with other arguments, or another rank refuses its
+            own; a forward, copy, `state_dict()` or second backward before the last step was finished; a forward after
+            the model was wrapped again; a parameter without gradient, unless allowed; a parameter frozen or unfrozen
+            after wrapping; a collective that failed or timed out (the message names rank and parameters).
         ValueError: a parameter of another model that is wrapped, too; a lazy parameter, or one on the meta device; a
             sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point or below 16
             bits, or any for complex parameters; a process group without this rank; loading with assign=True.
@@ -109,27 +109,28 @@ class DataParallel(Wrapper):
         find_unused_parameters: bool = False,
         communication_dtype: torch.dtype | None = None,
     ):
-        super().__init__(module)
-        refuse_without_values(module)
         require_member(process_group)
-        refuse_sharded(module)
+        with refusing_together(process_group):
+            super().__init__(module)
+            refuse_without_values(module)
+            refuse_sharded(module)
+            refuse_renormalization(module)
+            require_floating(communication_dtype=communication_dtype)
+            self._communication_dtype = communication_dtype
+            trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
+            self._names, self._trained = [name for name, _ in trained], [value for _, value in trained]
+            self._check_rounding()
+            self._use_buckets(self._buckets(self._trained))
         self.process_group = process_group
         self.traffic = Traffic()
         """Traffic of the last synchronization."""
 
         self._broadcast_buffers, self._find_unused = broadcast_buffers, find_unused_parameters
-        self._communication_dtype = communication_dtype
-        trained = [(name, value) for name, value in module.named_parameters() if value.requires_grad]
-        self._names, self._trained = [name for name, _ in trained], [value for _, value in trained]
         self._frozen = [value for value in module.parameters() if not value.requires_grad]
         self._dtypes = self._dtypes_now()
         self._synchronizing, self._accumulated = True, False
         verify_same_model(module, process_group)
         verify_same_arguments(self._arguments(), process_group)
-        refuse_renormalization(module)
-        require_floating(communication_dtype=communication_dtype)
-        self._check_rounding()
-        self._use_buckets(self._buckets(self._trained))
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self._listen()
 

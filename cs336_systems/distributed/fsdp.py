@@ -34,7 +34,7 @@ from cs336_systems.distributed.low_precision import cast_inputs, let_norms_follo
 from cs336_systems.distributed.order import Event, Order
 from cs336_systems.distributed.peer_copies import NUM_BYTES
 from cs336_systems.distributed.peers import copies_for
-from cs336_systems.distributed.process_group import new_group_like, require_member
+from cs336_systems.distributed.process_group import new_group_like, refusing_together, require_member
 from cs336_systems.distributed.replicas import (
     Wrapper,
     broadcast,
@@ -106,8 +106,9 @@ class FullyShardedDataParallel(Wrapper):
 
     Raises:
         RuntimeError: the ranks hold different models, wrap them with different arguments or use layers in different
-            orders; a sharded weight used outside of its layer's forward while the model runs, or of this wrapper,
-            changed between a forward and its backward, or replaced; a failed or timed out collective.
+            orders; another rank refuses its arguments; a sharded weight used outside of its layer's forward while the
+            model runs, or of this wrapper, changed between a forward and its backward, or replaced; a failed or timed
+            out collective.
         ValueError: a model that was sharded before; a lazy parameter, or one on the meta device; an embedding with
             max_norm; a dtype that is not of floating point or below 16 bits; another prefetch; a module of `together`
             that is not in the model; copy engines where they cannot serve; a process group without this rank; a sparse
@@ -125,10 +126,23 @@ class FullyShardedDataParallel(Wrapper):
         process_group: dist.ProcessGroup | None = None,
         copy_engines: bool | None = None,
     ):
-        refuse_sharded(module)
-        super().__init__(module)
-        refuse_without_values(module)
         require_member(process_group)
+        with refusing_together(process_group):
+            refuse_sharded(module)
+            super().__init__(module)
+            refuse_without_values(module)
+            refuse_renormalization(module)
+            require_floating(compute_dtype=compute_dtype)
+            matrices = matrices_of(module)
+            refuse_gradient_hooks(matrices.items())
+            for name, value in matrices.items():
+                if value.is_complex() and compute_dtype is not None:
+                    raise ValueError(f"compute_dtype={compute_dtype} was given, but {name} is complex; allowed: None")
+            if not is_int(prefetch) or prefetch not in (0, 1, 2):
+                raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
+            whole, names = list(together), {inner: name for name, inner in module.named_modules()}
+            if others := [type(inner).__name__ for inner in whole if inner not in names]:
+                raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
         self.process_group = process_group
         self.compute_dtype, self.prefetch = compute_dtype, prefetch
         self.traffic = ShardedTraffic()
@@ -138,23 +152,10 @@ class FullyShardedDataParallel(Wrapper):
         """What happened in this step, or in the last one, in order: gather, compute, free or average, and of what."""
 
         verify_same_model(module, process_group)
-        whole = list(together)
-        names = {inner: name for name, inner in module.named_modules()}
-        arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}, copy_engines={copy_engines}"
+        arguments = f"compute_dtype={compute_dtype}, prefetch={prefetch}, copy_engines={copy_engines!r}"
         if whole:
-            arguments += f", together={sorted(names.get(inner, 'one that is not in the model') for inner in whole)}"
+            arguments += f", together={sorted(names[inner] for inner in whole)}"
         verify_same_arguments(f"{type(self).__name__} with {arguments}", process_group)
-        refuse_renormalization(module)
-        require_floating(compute_dtype=compute_dtype)
-        matrices = matrices_of(module)
-        refuse_gradient_hooks(matrices.items())
-        for name, value in matrices.items():
-            if value.is_complex() and compute_dtype is not None:
-                raise ValueError(f"compute_dtype={compute_dtype} was given, but {name} is complex; allowed: None")
-        if not is_int(prefetch) or prefetch not in (0, 1, 2):
-            raise ValueError(f"prefetch={prefetch!r} was given; allowed: 0, 1, 2")
-        if others := [type(inner).__name__ for inner in whole if inner not in names]:
-            raise ValueError(f"together has {', '.join(others)}, not in the model; allowed: modules of it")
         self._copies = copies_for(copy_engines, module.parameters(), process_group)
         device = next((value.device for value in module.parameters()), torch.device("cpu"))
         averaging = process_group if self._copies else new_group_like(process_group, device)

@@ -110,6 +110,24 @@ def new_group_like(
 
 
 @contextlib.contextmanager
+def refusing_together(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Raise what is raised inside, and on the other ranks of the group a `RuntimeError` with the first rank's message.
+
+    The messages are pickled and gathered, which takes too long for a step.
+    """
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as raised:
+        error = raised
+    messages = from_all_ranks(_message(error), group)
+    if error is not None:
+        raise error
+    if any(messages):
+        raise RuntimeError(next(filter(None, messages)))
+
+
+@contextlib.contextmanager
 def failing_together(group: dist.ProcessGroup, flags: list[bool] | None = None) -> Iterator[None]:
     """Raise the same `RuntimeError` on all ranks of a CPU group if any raises inside, with the first rank's message.
 
@@ -143,9 +161,15 @@ def tell(flags: list[bool], group: dist.ProcessGroup) -> Callable[[], list[bool]
 
 def raise_first(error: Exception | None, group: dist.ProcessGroup) -> NoReturn:
     """Raise the `RuntimeError` of `failing_together` on every rank, of which some have an error."""
+    raise RuntimeError(next(filter(None, from_all_ranks(_message(error), group)))) from error
+
+
+def _message(error: Exception | None) -> str:
+    """Name this rank and its error; nothing if it has none."""
+    if error is None:
+        return ""
     kind = "" if type(error) is RuntimeError else f"{type(error).__name__}: "
-    messages = from_all_ranks(f"rank {dist.get_rank()}: {kind}{error}" if error else "", group)
-    raise RuntimeError(next(filter(None, messages))) from error
+    return f"rank {dist.get_rank()}: {kind}{error}"
 
 
 def _run_rank(

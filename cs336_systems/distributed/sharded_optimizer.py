@@ -20,6 +20,7 @@ from cs336_systems.distributed.process_group import (
     global_rank,
     new_group_like,
     raise_first,
+    refusing_together,
     require_member,
     tell,
 )
@@ -56,11 +57,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         **kwargs: arguments of the optimizer.
 
     Raises:
-        RuntimeError: the same on every rank, if they have other parameter groups or arguments, or if any has a
-            parameter that the optimizer or `add_param_group` refuses, or its closure or its optimizer's step fails or,
-            with `reduces_gradients`, it has a parameter without gradient or frozen there alone, a sparse gradient or a
-            backward between clipping and the step; `state_dict()` on a rank that has not consolidated it since the last
-            step.
+        RuntimeError: at construction, if another rank refuses its arguments; the same on every rank, if they have other
+            parameter groups or arguments, or if any has a parameter that the optimizer or `add_param_group` refuses, or
+            its closure or its optimizer's step fails or, with `reduces_gradients`, it has a parameter without gradient
+            or frozen there alone, a sparse gradient or a backward between clipping and the step; `state_dict()` on a
+            rank that has not consolidated it since the last step.
         ValueError: at construction, a parameter with gaps or overlaps in memory, an optimizer whose step needs a
             closure, or a process group without this rank.
         TypeError: a set of parameters, whose order differs between ranks.
@@ -75,7 +76,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         reduces_gradients: bool = False,
         **kwargs: Any,
     ):
-        require_ordered(params)
         self.process_group, self.reduces_gradients = process_group, reduces_gradients
         self.rank, self.world_size = dist.get_rank(process_group), dist.get_world_size(process_group)
         require_member(process_group)
@@ -89,14 +89,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._changing: dict[nn.Parameter, bool] = {}  # whether its owner updates it, as all ranks know
         setattr(self, private.STEP_SUPPORTS_AMP_SCALING, reduces_gradients)
         self._consolidated: dict[Any, Any] | None = None
-        empty = optimizer_cls([{"params": []}], **kwargs)  # an empty group, because optimizers refuse to have none
-        closure = inspect.signature(empty.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
-            raise ValueError(
-                f"optimizer_cls={type(empty).__name__} was given, which minimizes a closure over all parameters; "
-                "allowed: an optimizer whose step needs gradients alone"
-            )
-        super().__init__(params, empty.defaults)
+        with refusing_together(process_group):
+            require_ordered(params)
+            empty = optimizer_cls([{"params": []}], **kwargs)  # an empty group, because optimizers refuse to have none
+            closure = inspect.signature(empty.step).parameters.get("closure")
+            if closure is not None and closure.default is closure.empty:
+                raise ValueError(
+                    f"optimizer_cls={type(empty).__name__} was given, which minimizes a closure over all parameters; "
+                    "allowed: an optimizer whose step needs gradients alone"
+                )
+            super().__init__(params, empty.defaults)
         device = next((parameter.device for parameter in self._parameters()), torch.device("cpu"))
         self._cpu_group = new_group_like(process_group, device, "gloo")
         self._name = f"{type(self).__name__} of {type(empty).__name__} with reduces_gradients={reduces_gradients}"

@@ -62,8 +62,6 @@ UNLIKE_ARGUMENTS = {
         [{"communication_dtype": torch.float16}, {"communication_dtype": torch.bfloat16}],
     ),
     "bucket_size_mb": (BucketedDDP, [{"bucket_size_mb": 25.0}, {"bucket_size_mb": 1e-5}]),
-    "an invalid size": (BucketedDDP, [{"bucket_size_mb": 25.0}, {"bucket_size_mb": -1}]),
-    "an integer dtype": (FlatDDP, [{}, {"communication_dtype": torch.int32}]),
 }
 """The strategy, and the arguments of other ranks and of rank 2."""
 
@@ -83,6 +81,29 @@ def test_unlike_arguments_raise_the_same_on_every_rank():
     for kind, error in ranks[0].items():
         assert error.startswith("RuntimeError: rank 2 wraps in ") and "rank 0 in " in error, kind
         assert all(str(value) in error for options in UNLIKE_ARGUMENTS[kind][1] for value in options.values()), kind
+
+
+def refuse_on_one_rank(rank):
+    """Return the errors of wrapping in pairs what only rank 3 refuses."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    last = rank == 3
+    wrap = partial(BucketedDDP, process_group=pairs[rank // 2])
+    wrapped = wrap(build())
+    return [
+        error_of(partial(wrap, build(), bucket_size_mb=-1 if last else 25.0)),
+        error_of(partial(wrap, build(), communication_dtype=torch.int32 if last else None)),
+        error_of(wrap, nn.Sequential(nn.Embedding(4, 3, max_norm=1.0 if last else None))),
+        error_of(wrap, nn.LazyLinear(2) if last else nn.Linear(2, 2)),
+        error_of(wrap, nn.Linear(2, 2, device="meta" if last else None)),
+        error_of(wrap, wrapped if last else build()),
+    ]
+
+
+def test_what_one_rank_refuses_the_other_ranks_of_its_group_hear_of():
+    first, second, third, fourth = spawn(refuse_on_one_rank, 4)
+    assert first == second == ["nothing"] * len(first)
+    assert all(error.startswith("ValueError: ") for error in fourth)
+    assert third == [f"RuntimeError: rank 3: {error}" for error in fourth]
 
 
 def wrap_wrongly(rank):

@@ -23,10 +23,10 @@ from tests.distributed.steps import backward, batch, error_of, finish, gradients
 on_the_cpu = pytest.mark.skipif(ON_GPUS, reason="NCCL ends the process of a rank that waits too long")
 
 
-def together(is_another):
-    """Wrap a model with a layer of it, or of another, to be gathered together."""
+def together(choose):
+    """Wrap a model with the module that `choose` returns for it, to be gathered together."""
     net = nn.Sequential(nn.Linear(2, 3))
-    return FullyShardedDataParallel(net, together=[nn.Linear(2, 3) if is_another else net[0]])
+    return FullyShardedDataParallel(net, together=[choose(net)])
 
 
 def in_another_order(is_reversed):
@@ -44,9 +44,9 @@ def wrap_differently(rank):
         "dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3, dtype=half)),
         "compute_dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), half),
         "prefetch": error_of(lambda: FullyShardedDataParallel(nn.Linear(2, 3), prefetch=1 + last)),
-        "together": error_of(together, last),
+        "together": error_of(together, lambda net: net if last else net[0]),
         "together in another order": error_of(in_another_order, last),
-        "not in it": error_of(together, True),
+        "not in it": error_of(together, lambda net: nn.Linear(2, 3)),
         "no such dtype": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.int32),
         "a byte": error_of(FullyShardedDataParallel, nn.Linear(2, 3), torch.float8_e5m2),
         "embedding": error_of(FullyShardedDataParallel, nn.Embedding(4, 3, max_norm=1.0)),
@@ -76,6 +76,28 @@ def test_unlike_models_and_arguments_raise_the_same_on_every_rank():
     assert errors["complex"].endswith("but weight is complex; allowed: None")
     for wrong in (3, -1, 1.0, True, "1"):
         assert errors[f"no such prefetch: {wrong}"].startswith(f"ValueError: prefetch={wrong!r} was given; allowed: 0")
+
+
+def refuse_on_one_rank(rank):
+    """Return the errors of wrapping what only rank 1 refuses."""
+    last, wrap = rank == 1, FullyShardedDataParallel
+    hooked = nn.Linear(2, 3)
+    if last:
+        hooked.weight.register_hook(lambda _: None)
+    return [
+        error_of(partial(wrap, nn.Linear(2, 3), prefetch=3 if last else 1)),
+        error_of(partial(wrap, nn.Linear(2, 3), torch.int32 if last else None)),
+        error_of(partial(wrap, nn.Linear(2, 3), together=[nn.Linear(2, 3)] if last else [])),
+        error_of(wrap, nn.Embedding(4, 3, max_norm=1.0 if last else None)),
+        error_of(wrap, nn.Linear(2, 3, device="meta" if last else None)),
+        error_of(wrap, hooked),
+    ]
+
+
+def test_what_one_rank_refuses_the_other_hears_of():
+    heard, own = spawn(refuse_on_one_rank, 2)
+    assert all(error.startswith("ValueError: ") for error in own)
+    assert heard == [f"RuntimeError: rank 1: {error}" for error in own]
 
 
 def step_of(net, inputs, order):

@@ -77,6 +77,26 @@ def test_a_parameter_that_the_optimizer_refuses_raises_the_same_on_every_rank():
     assert spawn(refuse_on_one_rank, 3) == [[], expected, expected]
 
 
+def refuse_arguments_on_one_rank(rank):
+    """Return the errors of arguments that only rank 1 refuses, before it has a share of the parameters."""
+    last, weights = rank == 1, [nn.Parameter(torch.zeros(2, 3))]
+    shard = partial(ShardedOptimizer, optimizer_cls=torch.optim.SGD)
+    return [
+        error_of(partial(shard, weights, lr=-1.0 if last else 0.1)),
+        error_of(partial(shard, weights, **({"no": 1} if last else {}))),
+        error_of(shard, [] if last else weights),
+        error_of(shard, set(weights) if last else weights),
+        error_of(shard, [nn.Parameter(torch.zeros(3, 2).T if not last else torch.zeros(2, 6)[:, ::2])]),
+        error_of(partial(ShardedOptimizer, weights, torch.optim.LBFGS if last else torch.optim.SGD)),
+    ]
+
+
+def test_what_one_rank_refuses_the_other_hears_of():
+    heard, own = spawn(refuse_arguments_on_one_rank, 2)
+    assert all(error.startswith(("ValueError: ", "TypeError: ")) for error in own)
+    assert heard == [f"RuntimeError: rank 1: {error}" for error in own]
+
+
 class PickySGD(torch.optim.SGD):
     """SGD that creates a state when it gets a parameter, and refuses some afterwards."""
 
