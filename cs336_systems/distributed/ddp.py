@@ -92,9 +92,10 @@ class DataParallel(Wrapper):
             own; a forward, copy, `state_dict()` or second backward before the last step was finished; a forward after
             the model was wrapped again; a parameter without gradient, unless allowed; a parameter frozen or unfrozen
             after wrapping; a collective that failed or timed out (the message names rank and parameters).
-        ValueError: a parameter of another model that is wrapped, too; a lazy parameter, or one on the meta device; a
-            sparse gradient; an embedding with max_norm; a communication_dtype that is not of floating point or below 16
-            bits, or any for complex parameters; a process group without this rank; loading with assign=True.
+        ValueError: a parameter of another model that is wrapped, too; a parameter or buffer that is lazy, on the meta
+            device or sparse; a sparse gradient; an embedding with max_norm; a communication_dtype that is not of
+            floating point or below 16 bits, or any for complex parameters; a process group without this rank; loading
+            with assign=True.
     """
 
     overlaps = False

@@ -109,10 +109,10 @@ class FullyShardedDataParallel(Wrapper):
             orders; another rank refuses its arguments; a sharded weight used outside of its layer's forward while the
             model runs, or of this wrapper, changed between a forward and its backward, or replaced; a failed or timed
             out collective.
-        ValueError: a model that was sharded before; a lazy parameter, or one on the meta device; an embedding with
-            max_norm; a dtype that is not of floating point or below 16 bits; another prefetch; a module of `together`
-            that is not in the model; copy engines where they cannot serve; a process group without this rank; a sparse
-            gradient; a hook of `register_hook` on a sharded weight.
+        ValueError: a model that was sharded before; a parameter or buffer that is lazy, on the meta device or sparse;
+            an embedding with max_norm; a dtype that is not of floating point or below 16 bits; another prefetch; a
+            module of `together` that is not in the model; copy engines where they cannot serve; a process group without
+            this rank; a sparse gradient; a hook of `register_hook` on a sharded weight.
         TypeError: a wrapper that is copied or pickled.
     """
 

@@ -9,12 +9,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from cs336_systems.checks import require_dense
 from cs336_systems.distributed.buckets import gradient_dtype
 from cs336_systems.distributed.process_group import from_all_ranks, global_rank
 from cs336_systems.memory import materialized
 
-Specification = tuple[str, tuple[int, ...], str, bool]
-"""Name, shape, dtype and requires_grad of a parameter or buffer."""
+Specification = tuple[str, tuple[int, ...], str, bool, tuple[int, ...] | None]
+"""Name, shape, dtype, requires_grad and, where elements share memory, strides of a parameter or buffer."""
 
 
 class Wrapper(nn.Module):
@@ -65,10 +66,11 @@ def _refuse_wrapped(module: nn.Module) -> None:
 
 
 def refuse_without_values(module: nn.Module) -> None:
-    """Raise `ValueError` for a parameter or buffer that is lazy or on the meta device."""
+    """Raise `ValueError` for a parameter or buffer that is lazy, on the meta device, sparse or nested."""
     for name, value in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(value) or value.is_meta:
             raise ValueError(f"{name} was given without values; allowed: a model that was initialized or loaded")
+        require_dense(**{name: value})
 
 
 def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
@@ -78,7 +80,7 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
 
 def verify_same_tensors(named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> None:
     """Raise the same `RuntimeError`, naming rank and tensor, on every rank if these tensors differ but for values."""
-    ours = [(name, tuple(value.shape), _dtype(value), value.requires_grad) for name, value in named]
+    ours = [(name, tuple(value.shape), _dtype(value), value.requires_grad, _overlap(value)) for name, value in named]
     every = from_all_ranks(ours, group)
     first = global_rank(group, 0)
     for number, other in enumerate(every):
@@ -139,6 +141,13 @@ def _dtype(tensor: Tensor) -> str:
     return f"{tensor.dtype} with gradients of {gradient_dtype(tensor)}"
 
 
+def _overlap(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the strides of a tensor with less memory than elements, which cannot hold all values of another one."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+    return tensor.stride() if 1 + last < tensor.numel() else None
+
+
 def _description(specification: Specification) -> str:
-    name, shape, dtype, requires_grad = specification
-    return f"{name} {list(shape)} of {dtype}{'' if requires_grad else ' without gradient'}"
+    name, shape, dtype, requires_grad, strides = specification
+    overlap = "" if strides is None else f" with strides {strides}"
+    return f"{name} {list(shape)} of {dtype}{overlap}{'' if requires_grad else ' without gradient'}"

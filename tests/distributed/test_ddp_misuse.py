@@ -15,12 +15,12 @@ from tests.distributed.steps import STRATEGIES, backward, batch, counted, error_
 NOT_FINISHED = "before finish_gradient_synchronization()"
 
 
-def build(rows=3, dtype=torch.float32, trained=True, extra=False, buffer=2, name="inner"):
+def build(rows=3, dtype=torch.float32, trained=True, extra=False, buffer=2, name="inner", expanded=False):
     module = nn.Module()
     module.first = nn.Linear(2, 2)
     setattr(module, name, nn.Linear(2, rows, dtype=dtype))
     getattr(module, name).weight.requires_grad_(trained)
-    module.register_buffer("cache", torch.zeros(buffer), persistent=False)
+    module.register_buffer("cache", torch.zeros(1).expand(2) if expanded else torch.zeros(buffer), persistent=False)
     if extra:
         module.extra = nn.Linear(2, 2)
     return module
@@ -32,6 +32,7 @@ MISMATCHES = {
     "requires_grad": ({"trained": False}, "inner.weight"),
     "count": ({"extra": True}, "7 parameters and buffers"),
     "buffer": ({"buffer": 3}, "cache"),
+    "memory": ({"expanded": True}, "cache [2] of torch.float32 with strides (0,)"),
     "name": ({"name": "other"}, "other.weight"),
 }
 """The change of one rank's model, and what its error names."""
@@ -83,6 +84,12 @@ def test_unlike_arguments_raise_the_same_on_every_rank():
         assert all(str(value) in error for options in UNLIKE_ARGUMENTS[kind][1] for value in options.values()), kind
 
 
+def sparse():
+    module = nn.Linear(2, 2)
+    module.register_buffer("mask", torch.eye(2).to_sparse())
+    return module
+
+
 def refuse_on_one_rank(rank):
     """Return the errors of wrapping in pairs what only rank 3 refuses."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -95,6 +102,7 @@ def refuse_on_one_rank(rank):
         error_of(wrap, nn.Sequential(nn.Embedding(4, 3, max_norm=1.0 if last else None))),
         error_of(wrap, nn.LazyLinear(2) if last else nn.Linear(2, 2)),
         error_of(wrap, nn.Linear(2, 2, device="meta" if last else None)),
+        error_of(wrap, sparse() if last else nn.Linear(2, 2)),
         error_of(wrap, wrapped if last else build()),
     ]
 
