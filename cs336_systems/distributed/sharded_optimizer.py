@@ -17,6 +17,7 @@ from cs336_systems.distributed.buckets import partition
 from cs336_systems.distributed.collectives import Traffic, average_at, run_together, total_norm
 from cs336_systems.distributed.process_group import (
     failing_together,
+    from_all_ranks,
     global_rank,
     new_group_like,
     raise_first,
@@ -186,10 +187,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def consolidate_state_dict(self, to: int = 0) -> None:
         """Gather the whole state on the CPU of rank `to` of the group. Every rank must call it.
 
-        State that is no parameter's is what it is on that rank. Raises `ValueError` for a rank outside of the group.
+        State that is no parameter's is what it is on that rank. Raises the same `ValueError` on every rank if any gives
+        a rank outside of the group, or another one than the first.
         """
-        if not is_int(to) or not 0 <= to < self.world_size:
-            raise ValueError(f"to={to!r} was given; allowed: a rank of the group, 0 to {self.world_size - 1}")
+        every = from_all_ranks(to, self._cpu_group)
+        for each in every:
+            if not is_int(each) or not 0 <= each < self.world_size or each != every[0]:
+                allowed = f"a rank of the group, 0 to {self.world_size - 1}, the same on every rank"
+                raise ValueError(f"to={each!r} was given; allowed: {allowed}")
         owned = {
             number: {name: _on_cpu(value) for name, value in self.state[parameter].items()}
             for number, parameter in enumerate(self._parameters())
