@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -110,10 +111,10 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def written(kind: Any) -> str:
-    """Return a type as it is written."""
+    """Return a type as it is written, without the modules of its names."""
     if get_origin(kind) is Annotated:
         first, *predicates = get_args(kind)
         return " ".join([*(holds.__name__ for holds in predicates), written(first)])
     if get_origin(kind) is NotRequired:
         return written(*get_args(kind))
-    return getattr(kind, "__name__", "") if not get_args(kind) else str(kind).replace("typing.", "")
+    return getattr(kind, "__name__", "") if not get_args(kind) else re.sub(r"(?<!['\w.])(\w+\.)+", "", str(kind))

@@ -59,14 +59,20 @@ class Acceptance:
     rows: tuple[AcceptedRow, ...]
 
 
-def read(text: str) -> list[Acceptance]:
-    """Parse the text of `perf/accepted.json`. Raises `click.ClickException` if it is malformed."""
-    known = {field.name for field in dataclasses.fields(AcceptedRow)}
+def read(content: bytes) -> list[Acceptance]:
+    """Parse the content of `perf/accepted.json`. Raises `click.ClickException` with one line if it is malformed."""
     try:
-        document = json.loads(text)
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise click.ClickException(
+            f"{FILE} is no JSON: {error}; allowed: a list, as python -m perf accept writes it"
+        ) from None
+    try:
         acceptances = parsed(list[Acceptance], document)
-        if unknown := {name for entry in document for row in entry["rows"] for name in row} - known:
-            raise ValueError(f"a row has {min(unknown)!r}; allowed: {', '.join(sorted(known))}")
+        for entry in document:
+            _refuse_unknown_keys(entry, Acceptance)
+            for row in entry["rows"]:
+                _refuse_unknown_keys(row, AcceptedRow)
         for row in (row for one in acceptances for row in one.rows):
             if row.word not in BAD:
                 raise ValueError(f"word is {row.word!r}; allowed: {', '.join(BAD)}")
@@ -77,10 +83,21 @@ def read(text: str) -> list[Acceptance]:
     return acceptances
 
 
+def _refuse_unknown_keys(found: Iterable[str], form: type[Acceptance] | type[AcceptedRow]) -> None:
+    known = sorted(field.name for field in dataclasses.fields(form))
+    if unknown := set(found) - set(known):
+        raise ValueError(f"an {form.__name__} has {min(unknown)!r}; allowed: {', '.join(known)}")
+
+
 def in_checkout() -> list[Acceptance]:
     """Read this checkout's file; an absent file holds no acceptances. Raises like `read`."""
-    path = ROOT / FILE
-    return read(path.read_text()) if path.exists() else []
+    try:
+        content = (ROOT / FILE).read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise click.ClickException(f"{FILE} cannot be read: {error.strerror}; allowed: a file, or none") from None
+    return read(content)
 
 
 def between(base: Arm, head: Arm) -> list[Acceptance]:
@@ -89,7 +106,8 @@ def between(base: Arm, head: Arm) -> list[Acceptance]:
         tip, acceptances = "HEAD", in_checkout()
     else:
         tip = head.commit
-        acceptances = read(git("show", f"{tip}:{FILE}").stdout.decode(errors="replace") or "[]")
+        shown = git("show", f"{tip}:{FILE}")
+        acceptances = [] if shown.returncode else read(shown.stdout)
     commits = set(git("rev-list", f"{base.commit}..{tip}").stdout.decode().split())
     return [acceptance for acceptance in acceptances if acceptance.commit in commits]
 
@@ -154,5 +172,5 @@ def add(new: Acceptance) -> None:
         ]
         kept = [_to_json(one) for one in [*older, new] if one.rows]
         text = json.dumps(kept, indent=1) + "\n"
-        read(text)
+        read(text.encode())
         write_aside(ROOT / FILE, text)

@@ -176,6 +176,9 @@ def test_a_report_of_odd_verdicts_changes_no_file(here: Repository, tmp_path: Pa
 ROW = {"key": "k", "quantity": "time", "word": "SLOWER", "at_most": 1}
 
 
+ENTRY = {"commit": "a", "reason": "b", "rows": [ROW]}
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -186,10 +189,33 @@ ROW = {"key": "k", "quantity": "time", "word": "SLOWER", "at_most": 1}
         ({"rows": [{"key": "k"}]}, "missing"),
         ({"rows": [ROW | {"at_most": None}]}, "at_most of a SLOWER row is null; allowed:"),
         ({"rows": [ROW | {"at_most": float("nan")}]}, "at_most is nan; allowed:"),
-        ({"rows": [ROW | {"state": "failed"}]}, "a row has 'state'; allowed:"),
+        ({"rows": [ROW | {"state": "failed"}]}, "'state'; allowed:"),
+        ({"until": "2027"}, "'until'; allowed:"),
     ],
 )
-def test_a_malformed_file_is_one_clear_line_before_anything_is_measured(entry: dict[str, Any], message: str) -> None:
-    assert acceptance.read(json.dumps([{"commit": "a", "reason": "b", "rows": [ROW]}]))
-    with pytest.raises(click.ClickException, match=f"perf/accepted.json cannot be read: .*{message}"):
-        acceptance.read(json.dumps([{"commit": "a", "reason": "b", "rows": [ROW]} | entry]))
+def test_a_malformed_entry_is_one_clear_line_before_anything_is_measured(entry: dict[str, Any], message: str) -> None:
+    assert acceptance.read(json.dumps([ENTRY]).encode())
+    with pytest.raises(click.ClickException, match=f"perf/accepted.json .*{message}"):
+        acceptance.read(json.dumps([ENTRY | entry]).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"no JSON", b"{}", b"null", b"[1]", b"\xff", b"[" * 100000, None])
+def test_a_malformed_file_is_one_clear_line_in_the_checkout_and_in_a_commit(
+    here: Repository, content: bytes | None
+) -> None:
+    path = here.folder / acceptance.FILE
+    path.parent.mkdir(exist_ok=True)
+    if content is None:
+        path.mkdir()
+        (path / "in a folder").touch()
+    else:
+        path.write_bytes(content)
+    here.commit("Accept in another way")
+    base = checkouts.resolve("base")
+    for head in (checkouts.working_tree(), checkouts.resolve("HEAD")):
+        with pytest.raises(click.ClickException, match=r"^perf/accepted.json .*; allowed: .*$"):
+            acceptance.between(base, head)
+
+
+def test_a_file_with_a_byte_order_mark_is_read() -> None:
+    assert acceptance.read(b"\xef\xbb\xbf" + json.dumps([ENTRY]).encode())
