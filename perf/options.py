@@ -22,6 +22,9 @@ import click
 _REPEATABLE = "Repeatable."
 """End of the help of an option that may be given several times."""
 
+ENDINGS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command as Ctrl-C does: of a supervisor such as a CI's, and of a terminal that is closed."""
+
 INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended."""
 
@@ -173,7 +176,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Invoke the command. An interruption ends it with one line, that of `KeyboardInterrupt` if it has any."""
         try:
-            with _ending_on_sigterm():
+            with ending_on_signals():
                 return super().invoke(ctx)
         except KeyboardInterrupt as interruption:
             said = str(interruption)
@@ -202,20 +205,26 @@ class Commands(click.Group):
 
 
 @contextlib.contextmanager
-def _ending_on_sigterm() -> Iterator[None]:
-    """Exit on SIGTERM as on Ctrl-C: child processes are stopped and scratch folders removed."""
-    if threading.current_thread() is not threading.main_thread():  # only there Python sets handlers
-        yield
-        return
+def ending_on_signals() -> Iterator[None]:
+    """Exit on SIGTERM and on SIGHUP as on Ctrl-C: child processes are stopped and scratch folders removed.
 
-    def end(*_: Any) -> None:
-        sys.exit(128 + signal.SIGTERM)
+    The first of them counts. One that has a handler, or that `nohup` ignores, keeps it.
+    """
+    is_main = threading.current_thread() is threading.main_thread()  # only there Python sets handlers
+    endings = [number for number in ENDINGS if is_main and signal.getsignal(number) is signal.SIG_DFL]
 
-    before = signal.signal(signal.SIGTERM, end)
+    def end(number: int, _: Any) -> None:
+        for each in endings:  # a closed terminal may send several
+            signal.signal(each, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for number in endings:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in endings:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _first_sentence(text: str) -> str:

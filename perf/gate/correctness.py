@@ -14,6 +14,7 @@ import click
 from perf.files import scratch_folder
 from perf.gate.checkouts import clone
 from perf.gate.evidence import Arm
+from perf.harness.descendants import end_marked, mark
 from perf.harness.progress import TerminalBar
 from perf.harness.workers.measuring import die_with_parent
 from perf.printable import printable_lines
@@ -43,10 +44,11 @@ def run_tests(head: Arm) -> PytestResult:
     with scratch_folder("perf-gate-tests-") as folder:
         checkout = clone(head, folder / "head")
         command = [head.python or sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
+        marked = mark()
         with subprocess.Popen(
             command,
             cwd=checkout,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # it shows its progress as it runs
+            env=os.environ | marked | {"PYTHONUNBUFFERED": "1"},  # it shows its progress as it runs
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -65,6 +67,7 @@ def run_tests(head: Arm) -> PytestResult:
                 os.killpg(pytest.pid, signal.SIGKILL)
                 raise
             finally:
+                end_marked(marked)  # a daemon keeps the output open
                 reader.join()
     output = b"".join(lines).decode(errors="replace")
     summary = f"no end within {LIMIT_S:.0f} s" if timed_out else _summary(output, pytest.returncode)

@@ -54,9 +54,10 @@ class FirstCallClock:
                 try:
                     code = child.wait(LIMIT_S)
                 except subprocess.TimeoutExpired:
+                    raise RuntimeError(f"the first call took more than {LIMIT_S:.0f} s") from None
+                finally:
                     child.kill()
                     child.wait()
-                    raise RuntimeError(f"the first call took more than {LIMIT_S:.0f} s") from None
             if code != 0:
                 lines = log.read_text(errors="replace").strip().splitlines() or [f"exit status {code}"]
                 raise RuntimeError(f"the process of the first call failed: {lines[-1]}")

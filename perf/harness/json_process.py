@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from perf.harness.descendants import end_marked, mark
+
 
 def take_pipes() -> tuple[TextIO, TextIO]:
     """Return this process's stdin and stdout, and let them be empty and stderr for all other code.
@@ -27,11 +29,12 @@ class JsonProcess:
     """Start the process. What it writes to its stderr is kept; its environment is this one's with `environment`."""
 
     def __init__(self, command: Sequence[str], *, folder: Path | None = None, environment: Mapping[str, str] = {}):
+        self._mark = mark()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
             command,
             cwd=folder,
-            env=os.environ | environment,
+            env=os.environ | environment | self._mark,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -93,10 +96,15 @@ class JsonProcess:
         """Kill the process, without waiting for its end."""
         self._process.kill()
 
+    def terminate(self) -> None:
+        """Ask the process to end, without waiting for its end."""
+        self._process.terminate()
+
     def close(self) -> None:
-        """Kill the process if it runs, wait for its end and close its files."""
+        """Kill the process if it runs, and what it has left running; wait for its end and close its files."""
         self.kill()
         self._process.wait()
+        end_marked(self._mark)
         for stream in (self._process.stdin, self._process.stdout, self._log):
             with contextlib.suppress(OSError):
                 stream.close()  # type: ignore[union-attr]

@@ -28,6 +28,7 @@ class WorkerProcess:
         self._command = [python, "-P", str(SCRIPT), device, *map(str, checkouts)]
         self._process: JsonProcess | None = None
         self._leaving = False
+        self._owes_reply = False
 
     def start(self) -> dict[str, Any]:
         """Start the process; return its greeting. Raises `SystemExit` with its last output if it sends none."""
@@ -51,17 +52,24 @@ class WorkerProcess:
         return self._process is not None and not self._leaving and self._process.is_running()
 
     def stop(self) -> None:
-        """Close the process's input; kill it if it does not end."""
+        """Close the process's input; kill it if it does not end, and what it has left running.
+
+        A process whose reply nobody awaits any longer, as after Ctrl-C, is terminated.
+        """
         if self._process is None:
             return
         self._process.end_input()
+        if self._owes_reply:
+            self._process.terminate()
         self._process.end(ENDS_WITHIN_S)
         self._process.close()
         self._process = None
 
     def _receive(self, limit_s: float) -> dict[str, Any]:
         assert self._process is not None
+        self._owes_reply = True
         ready, _, _ = select.select([self._process], [], [], limit_s)
+        self._owes_reply = False
         if not ready:
             return {
                 "status": "hung",

@@ -11,6 +11,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, resource_tracker
 from typing import Any, Literal, Self
 
+from perf.options import ENDINGS
+
 DIED = {"status": "crashed", "reason": "the measuring process died; its output is above"}
 
 
@@ -96,13 +98,15 @@ def side_by_side(module: str, function: Callable[..., Any], asked: Sequence[Any]
 def _unheard_interrupts() -> Iterator[None]:
     """Block SIGINT for good in processes started inside the block, which would print tracebacks.
 
-    Here it is heard at the end of the block, as SIGTERM is, when the processes are known and can be ended.
+    Here it is heard at the end of the block, as `ENDINGS` are, when the processes are known and can be ended.
     """
     resource_tracker.ensure_running()  # where it starts, it unblocks SIGINT
     heard: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()  # no other thread hears them
-    endings = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    handlers = {ending: signal.signal(ending, lambda number, _: heard.append(number)) for ending in endings}
+    endings = (signal.SIGINT, *ENDINGS) if is_main else ()
+    handlers = {ending: handler for ending in endings if (handler := signal.getsignal(ending)) is not signal.SIG_IGN}
+    for ending in handlers:
+        signal.signal(ending, lambda number, _: heard.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -2,8 +2,6 @@
 
 import json
 import os
-import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -150,52 +148,9 @@ def test_a_second_gate_is_refused_and_a_killed_one_leaves_nothing(repository: Re
     assert "another measurement" not in done.stderr
 
 
-WAITING = """
-import os, signal
-from pathlib import Path
-
-def test_waits():
-    Path({file!r}).write_text(str(os.getpid()))
-    signal.pause()
-"""
-
-
 @pytest.mark.parametrize("selected", [rows, lambda pattern: shard(pattern, 1, 2)])
 def test_a_benchmark_file_that_does_not_import_is_no_smaller_selection(selected, monkeypatch):
     broken = ("smoke", None, "perf/benchmarks/smoke.py: SyntaxError: no")
     monkeypatch.setattr(selection, "asv_classes", lambda: iter([broken]))
     with pytest.raises(click.ClickException, match=r"^perf/benchmarks/smoke.py: SyntaxError"):
         selected("SmokeAttention")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_gate_that_is_ended_in_its_tests_leaves_nothing_running_and_nothing_behind(
-    repository: Repository, tmp_path: Path, number: signal.Signals
-) -> None:
-    file, temporary = tmp_path / "pid", tmp_path / "t"
-    temporary.mkdir()
-    os.mkfifo(file)
-    begun = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    (repository.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
-    (repository.folder / "tests").mkdir(exist_ok=True)
-    (repository.folder / "tests" / "test_waits.py").write_text(WAITING.format(file=str(file)))
-    repository.commit("A test that waits")
-    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", ROWS]
-    environment = repository.environment | {"TMPDIR": str(temporary)}
-    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs under nohup ignores it, children too
-    with subprocess.Popen(
-        command, cwd=repository.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as gate:
-        signal.signal(signal.SIGINT, heard)
-        try:
-            assert select.select([begun], [], [], 60)[0], "the test has not begun"
-            watched = os.pidfd_open(int(os.read(begun, 100)))
-            gate.send_signal(number)
-            assert select.select([watched], [], [], 60)[0], "pytest is still there"
-            gate.wait()
-        finally:
-            gate.kill()
-    os.close(begun)
-    os.close(watched)
-    assert gate.returncode == 128 + number
-    assert list(temporary.glob("perf-gate*")) == []

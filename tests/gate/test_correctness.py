@@ -49,3 +49,9 @@ def test_tests_that_do_not_end_are_ended(run, monkeypatch):
     result = run("signal.pause()")
     assert not result.passed
     assert "no end" in result.summary
+
+
+def test_a_daemon_of_the_tests_is_ended_and_keeps_nobody_waiting(run):
+    daemon = 'import subprocess; subprocess.Popen(["sleep", "1000"], start_new_session=True)'
+    result = run(f"{daemon}\n{ENDING}")
+    assert result.passed

@@ -30,7 +30,7 @@ def test_an_interruption_ends_the_process_within_its_call(method):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_process_starts_is_heard_when_it_can_be_ended(ending, monkeypatch):
     """Else the process outlives its parent's semaphores, and prints a traceback."""
     start, pools = fresh_process._pool, []

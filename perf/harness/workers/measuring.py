@@ -19,6 +19,7 @@ from typing import Any
 def main() -> None:
     """Send the worker's greeting, then its replies until stdin ends."""
     die_with_parent()
+    end_on_signals()
     faulthandler.register(signal.SIGUSR1, all_threads=False, chain=True)  # say where it hangs, then die
     import_perf()
 
@@ -54,6 +55,23 @@ def die_with_parent() -> None:
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def end_on_signals() -> None:
+    """End by `KeyboardInterrupt`, which no visit reports, on Ctrl-C, SIGTERM and SIGHUP; the first of them counts."""
+    endings = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+
+    def end(*_: object) -> None:
+        for number in endings:  # nothing interrupts the removal of temporary folders
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in endings:
+        signal.signal(number, end)
 
 
 def import_perf() -> None:

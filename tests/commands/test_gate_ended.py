@@ -1,0 +1,83 @@
+"""A gate that is ended, in its tests or in a visit, leaves nothing running and nothing behind."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.throwaway import Repository
+
+DAEMON = """
+import os, signal, subprocess, sys
+waits = "import signal; print(flush=True); signal.pause()"
+daemon = subprocess.Popen([sys.executable, "-c", waits], stdout=subprocess.PIPE, start_new_session=True)
+daemon.stdout.readline()
+"""
+WAITING_TEST = (
+    DAEMON
+    + """
+def test_waits():
+    with open({file!r}, "w") as file:
+        file.write(f"{{os.getpid()}} {{daemon.pid}}")
+    signal.pause()
+"""
+)
+WAITING_PACKAGE = (
+    DAEMON
+    + """
+with open({file!r}, "w") as file:
+    file.write(f"{{os.getpid()}} {{daemon.pid}}")
+signal.pause()
+"""
+)
+
+
+@contextmanager
+def watched(text: str) -> Iterator[list[int]]:
+    watched = [os.pidfd_open(int(pid)) for pid in text.split()]
+    yield watched
+    for each in watched:
+        os.close(each)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("place", ["tests/test_waits.py", "cs336_systems/attention/reference.py"])
+def test_a_gate_that_is_ended_leaves_nothing_running_and_nothing_behind(
+    repository: Repository, tmp_path: Path, place: str, number: signal.Signals
+) -> None:
+    file, temporary = tmp_path / "pids", tmp_path / "t"
+    temporary.mkdir()
+    os.mkfifo(file)
+    begun = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    (repository.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    (repository.folder / "tests").mkdir()
+    in_tests = place.startswith("tests")
+    waiting = WAITING_TEST if in_tests else WAITING_PACKAGE
+    (repository.folder / place).write_text(waiting.format(file=str(file)))
+    repository.commit("Wait")
+    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", r"SmokeAttention.*\(128.*'reference'"]
+    command += [] if in_tests else ["--no-tests"]
+    environment = repository.environment | {"TMPDIR": str(temporary)}
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs under nohup ignores it, children too
+    with subprocess.Popen(
+        command, cwd=repository.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as gate:
+        signal.signal(signal.SIGINT, heard)
+        try:
+            assert select.select([begun], [], [], 60)[0], "the code that waits has not begun"
+            with watched(os.read(begun, 100).decode()) as processes:
+                gate.send_signal(number)
+                for process in processes:
+                    assert select.select([process], [], [], 60)[0], "it is still there"
+            gate.wait()
+        finally:
+            gate.kill()
+    os.close(begun)
+    assert gate.returncode == 128 + number
+    assert list(temporary.glob("perf-*")) == []
