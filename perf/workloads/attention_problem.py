@@ -1,5 +1,6 @@
 """An attention problem: its tensors, and its minimum work."""
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,8 @@ def inputs(problem: AttentionProblem, device: str) -> tuple[Any, ...]:
     generator = torch.Generator(device).manual_seed(0)
     kind = getattr(torch, problem.dtype)
     shapes = (problem.shape, problem.kv_shape, problem.kv_shape, problem.shape)
-    tensors = [torch.randn(*shape, device=device, generator=generator).to(kind) for shape in shapes]
+    drawn = functools.partial(torch.randn, dtype=torch.float32, device=device, generator=generator)
+    tensors = [drawn(shape).to(kind) for shape in shapes]
     if problem.keys == "ends":
         _with_ends(tensors[0], tensors[1], problem)
     if problem.grad_out == "ones":
@@ -103,7 +105,7 @@ def _with_ends(q: Any, k: Any, problem: AttentionProblem) -> None:
     ends = (marks + 1) * problem.seq_len // parts - 1
     part_of = torch.searchsorted(ends, queries, right=True) - 1 if problem.is_causal else queries % parts  # -1: none
     seen = (ends if problem.is_causal else queries[-1].expand(parts)) + 1
-    size = ((seen.log() + 1.5) * math.sqrt(problem.d)).sqrt().to(q.dtype)
+    size = ((seen.float().log() + 1.5) * math.sqrt(problem.d)).sqrt().to(q.dtype)
     q[..., :parts] = (part_of[:, None] == marks) * size
     k[..., :parts] = 0.0
     k[..., ends, marks] = size

@@ -57,7 +57,7 @@ def _tensors(problem: AttentionProblem, device: str) -> Tensors:
 
     if device == "meta":
         q = torch.empty(problem.shape, dtype=getattr(torch, problem.dtype), device=device)
-        k, rows = q.new_empty(problem.kv_shape), torch.empty(problem.shape[:-1], device=device)
+        k, rows = q.new_empty(problem.kv_shape), q.new_empty(problem.shape[:-1], dtype=torch.float32)
         return Tensors(q, k, k, q, q, rows, rows)
     q, k, v, do = (tensor.detach() for tensor in inputs(problem, device))
     forward = measured_module("attention.flash_triton").flash_forward

@@ -17,7 +17,7 @@ def build(params: dict[str, Any], device: str) -> Workload:
     import torch.distributed as dist
 
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    data = torch.zeros(params["megabytes"] * MB // 4, device=device)  # sums of zeros stay finite
+    data = torch.zeros(params["megabytes"] * MB // 4, dtype=torch.float32, device=device)  # sums of zeros stay finite
 
     def run() -> None:
         dist.all_reduce(data)

@@ -45,7 +45,7 @@ def copy(elements: int, device: str) -> Workload:
     """Build a copy of a float32 tensor into another of the same size."""
     import torch
 
-    source = torch.randn(elements, device=device)
+    source = torch.randn(elements, dtype=torch.float32, device=device)
     target = torch.full_like(source, float("nan"))
 
     def check() -> float:
@@ -62,7 +62,7 @@ def launch(elements: int, device: str) -> Workload:
     """Build an addition so small that its time is that of its launch."""
     import torch
 
-    a, b = torch.randn(2, elements, device=device)
+    a, b = torch.randn(2, elements, dtype=torch.float32, device=device)
     out = torch.empty_like(a)
 
     def check() -> float:
@@ -90,7 +90,8 @@ def linears(layers: int, width: int, rows: int, dtype: str, device: str) -> Work
 
     generator = torch.Generator(device).manual_seed(0)
     sizes = [rows, *[width] * layers]
-    x, *weights = (torch.randn(size, width, device=device, generator=generator) * width**-0.5 for size in sizes)
+    drawn = functools.partial(torch.randn, dtype=torch.float32, device=device, generator=generator)
+    x, *weights = (drawn((size, width)) * width**-0.5 for size in sizes)
     x, weights = x.to(getattr(torch, dtype)), [w.to(getattr(torch, dtype)).requires_grad_() for w in weights]
 
     def gradients(x: Any, weights: list[Any]) -> tuple[Any, ...]:

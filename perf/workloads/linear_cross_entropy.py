@@ -85,8 +85,9 @@ def inputs(tokens: int, d_model: int, vocab_size: int, dtype: str, device: str) 
     import torch
 
     generator = torch.Generator(device).manual_seed(0)
-    hidden = torch.randn(tokens, d_model, device=device, generator=generator)
-    weight = torch.randn(vocab_size, d_model, device=device, generator=generator).mul_(d_model**-0.5)
+    hidden = torch.randn(tokens, d_model, dtype=torch.float32, device=device, generator=generator)
+    weight = torch.randn(vocab_size, d_model, dtype=torch.float32, device=device, generator=generator)
+    weight.mul_(d_model**-0.5)
     targets = torch.randint(vocab_size, (tokens,), device=device, generator=generator)
     hidden, weight = (x.to(getattr(torch, dtype)).requires_grad_() for x in (hidden, weight))
     return hidden, weight, targets

@@ -166,4 +166,4 @@ def _noise(purpose: str, name: str, shape: tuple[int, ...], device: str) -> Any:
     import torch
 
     generator = torch.Generator(device).manual_seed(zlib.crc32(f"{purpose} {name}".encode()))
-    return torch.randn(*shape, generator=generator, device=device)
+    return torch.randn(*shape, dtype=torch.float32, generator=generator, device=device)
