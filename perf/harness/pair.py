@@ -8,6 +8,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +168,13 @@ class PairWorker:
             yield self._pools[arm].of(case.params["world_size"]) if case.clock == "ranks" else None
 
     @contextmanager
-    def _current(self, arm: str) -> Iterator[None]:
-        """Meanwhile the process has this arm's settings, and imports of the package are of its own."""
-        self._settings.switch_to(arm)
-        with workloads.importing(_name_of(arm)):
+    def _current(self, arm: str, settings: str = "") -> Iterator[None]:
+        """Meanwhile imports of the package are of this arm's own.
+
+        The process has these settings, and the arm's from the first use of the package on.
+        """
+        self._settings.switch_to(settings)
+        with workloads.importing(_name_of(arm), partial(self._settings.switch_to, arm)):
             yield
 
     def _maker(self, case: Case, arm: str, ranks: Ranks | None, injection: Injection | None) -> Callable[[], Workload]:
@@ -185,16 +189,24 @@ class PairWorker:
         return make
 
     def _belonging(self, work: Workload, arm: str) -> Workload:
-        """`work`, all of whose calls see the arm's package and settings; at no cost inside the timed region."""
-        prepare, check = work.prepare, work.check
+        """`work`, all of whose calls see the arm's package and, if they use it, settings.
+
+        This costs nothing inside the timed region.
+        """
+        prepare, check, settings = work.prepare, work.check, self._settings.current
+
+        def use() -> None:
+            nonlocal settings
+            settings = arm
+            self._settings.switch_to(arm)
 
         def set_then_prepare() -> None:
-            self._settings.switch_to(arm)
-            workloads.import_as(_name_of(arm))
+            self._settings.switch_to(settings)
+            workloads.import_as(_name_of(arm), use)
             prepare()
 
         def check_there() -> float:
-            with self._current(arm):
+            with self._current(arm, settings):
                 return check()
 
         return dataclasses.replace(work, prepare=set_then_prepare, check=check_there)

@@ -30,23 +30,27 @@ FORMER_MODULES = {
 """Former modules of names that have moved, for older commits."""
 
 _imported_as = PACKAGE
+_before_use: Callable[[], object] | None = None
 
 
-def import_as(name: str) -> None:
-    """Set the name under which the measured package is imported; two commits side by side have two names."""
-    global _imported_as
-    _imported_as = name
+def import_as(name: str, before_use: Callable[[], object] | None = None) -> None:
+    """Set the name under which the measured package is imported; two commits side by side have two names.
+
+    `before_use` is called each time that a workload needs a module of the package.
+    """
+    global _imported_as, _before_use
+    _imported_as, _before_use = name, before_use
 
 
 @contextmanager
-def importing(name: str) -> Iterator[None]:
+def importing(name: str, before_use: Callable[[], object] | None = None) -> Iterator[None]:
     """Call `import_as` for the duration of the block."""
-    before = package()
-    import_as(name)
+    before = _imported_as, _before_use
+    import_as(name, before_use)
     try:
         yield
     finally:
-        import_as(before)
+        import_as(*before)
 
 
 def package() -> str:
@@ -132,6 +136,8 @@ def measured_module(module: str) -> ModuleType:
     A module that is there and cannot be imported is broken, whatever it lacks itself, but for a package of `OPTIONAL`.
     """
     imported_as = package()
+    if _before_use:
+        _before_use()
     if imported_as in sys.modules and sys.modules[imported_as] is None:  # see harness.measure.pin_package
         raise Unavailable(f"this commit has no package {PACKAGE}")
     try:
