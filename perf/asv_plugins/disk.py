@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import click
 from asv import util
 from asv.commands.publish import Publish
 from asv.commands.run import Run
@@ -26,6 +27,7 @@ from filelock import FileLock, Timeout
 
 from perf.asv_plugins.checked import Damaged
 from perf.files import replace_file, scratch_folder, set_aside
+from perf.gate import acceptance
 
 MAX_TEMPDIR_BYTES = 107 - len("/perf-asv-12345678/asv-forkserver-12345678/socket")
 """Of the 107 of a socket's name, what asv's own and our folder's leave."""
@@ -100,6 +102,10 @@ def _something_to_publish(conf: Any) -> Iterator[None]:
         raise UserError(f"html_dir {conf.html_dir} is a link; allowed: a folder, which asv empties")
     if not (known := Path(conf.results_dir, "benchmarks.json")).is_file():
         raise UserError(f"{known} is missing; `asv run` writes it")
+    try:
+        acceptance.in_checkout()
+    except click.ClickException as error:
+        raise UserError(error.message) from None
     yield
 
 

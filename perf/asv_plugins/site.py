@@ -13,7 +13,6 @@ from typing import Any
 from asv.console import log
 from asv.publishing import OutputPublisher
 from asv.util import UserError
-from click import ClickException
 
 from perf.asv_plugins import checked, completed, disk, graphs
 from perf.gate import acceptance
@@ -92,7 +91,7 @@ def _overview_and_changes(site: Site, conf: Any) -> Rendered:
         skipped += left_out.left_out(Path(conf.results_dir) / name, site.published)
         skipped += left_out.unreadable(site.directory, name)
         comparable = frozenset(compare_rows.commits_of(site, name)[: compare_rows.MOST])
-        changed = change_page.collect(site, name, reports, _negligible(), _accepted(), comparable)
+        changed = change_page.collect(site, name, reports, _negligible(), acceptance.in_checkout(), comparable)
         hardware = site.hardware(name)
         picture = speedups.picture(attention.collect(site, name).measured)
         failing = site.failing(name)
@@ -117,7 +116,7 @@ def _compare(site: Site, conf: Any) -> Rendered:
 def _trust(site: Site, conf: Any) -> Rendered:
     """Render the self-tests and the simulated error rates of the step detection."""
     machines = [_self_tests(site.directory, name) for name in site.machines]
-    accepted, finder = _accepted(), change_rates.kept()
+    accepted, finder = acceptance.in_checkout(), change_rates.kept()
     page = trust_page.render(conf.project, machines, _negligible(), finder, conf.show_commit_url, accepted)
     return {"trust": page}
 
@@ -163,14 +162,6 @@ def _refuse_shallow_clone(repo: Any, results: Path, published: set[str]) -> None
 def _negligible() -> dict[str, tuple[float, float]]:
     """Return each asv class's own threshold of a negligible change."""
     return {name: cls.negligible for name, cls, _ in asv_classes() if hasattr(cls, "negligible")}
-
-
-def _accepted() -> list[acceptance.Acceptance]:
-    """Read the accepted regressions. Raises `UserError` with one line if their file cannot be read."""
-    try:
-        return acceptance.in_checkout()
-    except ClickException as error:
-        raise UserError(error.message) from None
 
 
 @functools.cache  # 4 ms, and the pages show the same commits
