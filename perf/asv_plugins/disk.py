@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from perf.asv_plugins.checked import Damaged
 from perf.files import replace_file, scratch_folder, set_aside
 from perf.gate import acceptance
+from perf.options import ending_on_signals
 
 MAX_TEMPDIR_BYTES = 107 - len("/perf-asv-12345678/asv-forkserver-12345678/socket")
 """Of the 107 of a socket's name, what asv's own and our folder's leave."""
@@ -164,5 +165,5 @@ def install() -> None:
         util.write_json = _write_json
         Results.load_data = _noting_the_folder(_setting_damaged_aside(Results.load_data))
         Results.add_result = _saving(Results.add_result)
-        Run.run = _within(Run.run, _one_line_errors, _scratch_tempdir)
+        Run.run = _within(Run.run, _one_line_errors, lambda _: ending_on_signals(), _scratch_tempdir)
         Publish.run = _within(Publish.run, _one_line_errors, _something_to_publish, _publish_lock)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -91,7 +90,7 @@ def _asv(*arguments: str) -> int:
                 if not line.rstrip().endswith("n/a"):
                     click.echo(printable(line.rstrip("\n")))
         except BaseException:
-            asv.send_signal(signal.SIGINT)  # asv ends what it has started, and prints a traceback
+            asv.terminate()  # it ends what it has started; SIGINT is ignored in a script's background
             asv.communicate()
             raise
     return asv.returncode

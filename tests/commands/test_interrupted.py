@@ -38,7 +38,7 @@ def end(*_):
     print("Traceback (most recent call last):", file=sys.stderr, flush=True)
     open({file!r}, "w").close()
     sys.exit(1)
-signal.signal(signal.SIGINT, end)
+signal.signal(signal.SIGTERM, end)
 print("measuring", flush=True)
 signal.pause()
 """

@@ -9,9 +9,10 @@ import sys
 
 def main() -> None:
     """Run the script as the main program."""
-    from measuring import die_with_parent  # type: ignore[import-not-found]  # the script beside this one
+    from measuring import die_with_parent, end_on_signals  # type: ignore[import-not-found]  # the script beside this one
 
     die_with_parent()
+    end_on_signals()  # asv sends SIGTERM, and a second later SIGKILL
     del sys.path[0]  # this folder
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,4 +1,4 @@
-"""A gate that is ended, in its tests or in a visit, leaves nothing running and nothing behind."""
+"""A gate that is ended, in its tests or in a visit, leaves nothing running and nothing behind; nor does asv run."""
 
 import os
 import select
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.throwaway import Repository
+from tests.throwaway import MACHINE, Repository
 
 DAEMON = """
 import os, signal, subprocess, sys
@@ -36,6 +36,16 @@ with open({file!r}, "w") as file:
 signal.pause()
 """
 )
+COMMANDS = {
+    "a gate's tests": ("tests/test_waits.py", WAITING_TEST, ["perf", "gate", "base", "HEAD"]),
+    "a gate": ("cs336_systems/attention/reference.py", WAITING_PACKAGE, ["perf", "gate", "base", "HEAD", "--no-tests"]),
+    "asv run": (
+        "cs336_systems/attention/reference.py",
+        WAITING_PACKAGE,
+        ["asv", "run", "HEAD^!", "--machine", MACHINE],
+    ),
+}
+"""Where the code that waits lies, what it is, and what runs it."""
 
 
 @contextmanager
@@ -47,9 +57,9 @@ def watched(text: str) -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("place", ["tests/test_waits.py", "cs336_systems/attention/reference.py"])
-def test_a_gate_that_is_ended_leaves_nothing_running_and_nothing_behind(
-    repository: Repository, tmp_path: Path, place: str, number: signal.Signals
+@pytest.mark.parametrize("ended", COMMANDS)
+def test_what_is_ended_leaves_nothing_running_and_nothing_behind(
+    repository: Repository, tmp_path: Path, ended: str, number: signal.Signals
 ) -> None:
     file, temporary = tmp_path / "pids", tmp_path / "t"
     temporary.mkdir()
@@ -57,12 +67,10 @@ def test_a_gate_that_is_ended_leaves_nothing_running_and_nothing_behind(
     begun = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     (repository.folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
     (repository.folder / "tests").mkdir()
-    in_tests = place.startswith("tests")
-    waiting = WAITING_TEST if in_tests else WAITING_PACKAGE
+    place, waiting, arguments = COMMANDS[ended]
     (repository.folder / place).write_text(waiting.format(file=str(file)))
     repository.commit("Wait")
-    command = [sys.executable, "-m", "perf", "gate", "base", "HEAD", "-b", r"SmokeAttention.*\(128.*'reference'"]
-    command += [] if in_tests else ["--no-tests"]
+    command = [sys.executable, "-m", *arguments, "-b", r"SmokeAttention.*\(128.*'reference'"]
     environment = repository.environment | {"TMPDIR": str(temporary)}
     heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs under nohup ignores it, children too
     with subprocess.Popen(
