@@ -11,7 +11,10 @@ from typing import Any, Literal, NotRequired, get_origin
 from perf.forms import matches, written
 from perf.harness.status import Status
 from perf.studies.attention.groups import GROUPS, document_of
+from perf.studies.lm import ATTENTIONS, PRECISIONS, SIZES, VARIANTS
 from perf.studies.rows import Spans
+from perf.workloads import fully_sharded, sharded_optimizer
+from perf.workloads.data_parallel import STRATEGIES
 
 Form = dict[str, Any]
 """The type of each field; other fields may be of any."""
@@ -20,8 +23,15 @@ _Samples = list[list[float]]  # seconds of every sample, a list for each process
 _Seconds = NotRequired[list[float]]
 _Bytes = NotRequired[int | None]
 
+_Size: Any = Literal[SIZES]
+_Precision: Any = Literal[PRECISIONS]
+_Variant: Any = Literal[VARIANTS]
+_Strategy: Any = Literal[STRATEGIES]
+_Way: Any = Literal[(*STRATEGIES, *(f"fully_sharded/{name}" for name in fully_sharded.SHARDINGS))]
+
 _STATUS: Form = {"status": Status, "reason": NotRequired[str]}
-_MODEL: Form = _STATUS | dict.fromkeys(("size", "precision", "variant", "attention"), str)
+_STEP: Form = {"size": _Size, "precision": _Precision, "variant": _Variant}
+_MODEL: Form = _STATUS | _STEP | {"attention": Literal[ATTENTIONS]}
 _MODEL |= {"context": int, "predicted_bytes": NotRequired[int]}
 _PHASES: Form = _MODEL | dict.fromkeys(("forward_s", "backward_s", "optimizer_s"), _Seconds) | {"peak_bytes": _Bytes}
 _FIRST_AND_MEDIAN: Form = dict.fromkeys(("forward_first_s", "forward_s"), NotRequired[float])
@@ -38,10 +48,9 @@ _ARM: Form = _STATUS | {  # an implementation of attention in one cell
     "sm_mhz": NotRequired[list[float]],
 }
 
-_PAIR: Form = _STATUS | dict.fromkeys(("size", "ours", "against"), str)  # two ways to run a step, sampled in turn
+_PAIR: Form = _STATUS | {"size": _Size, "ours": str, "against": str}  # two ways to run a step, sampled in turn
 _PAIR |= {"batch": int, "ours_s": _Samples, "against_s": _Samples}
-_RANKED: Form = dict.fromkeys(("size", "precision", "variant"), str)  # a step on several ranks
-_RANKED |= dict.fromkeys(("context_length", "batch", "world_size"), int)
+_RANKED: Form = _STEP | dict.fromkeys(("context_length", "batch", "world_size"), int)  # a step on several ranks
 _RANKED_PAIR: Form = _PAIR | _RANKED | dict.fromkeys(("ours_busy", "against_busy"), list[float])  # the GPU's busy share
 
 _CASE: Form = _STATUS | {  # measured as those of the suite are
@@ -81,16 +90,18 @@ FORMS: dict[str, Form] = {
     "parallel-step": _RANKED_PAIR,
     "fsdp": _RANKED_PAIR,
     "all-reduce": _SAMPLED | {"megabytes": int},
-    "ddp": _CASE | _RANKED | {"strategy": str, "bucket_size_mb": float, "step_s": _Seconds, "exposed_s": _Seconds},
-    "sharding": _SAMPLED | _RANKED | {"sharding": str},
+    "ddp": _CASE
+    | _RANKED
+    | {"strategy": _Strategy, "bucket_size_mb": float, "step_s": _Seconds, "exposed_s": _Seconds},
+    "sharding": _SAMPLED | _RANKED | {"sharding": Literal[sharded_optimizer.SHARDINGS]},
     "leaderboard-2026": _SAMPLED
     | dict.fromkeys(("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch"), int)
     | dict.fromkeys(("checkpoint_every", "prefetch", "predicted_bytes", "whole_predicted_bytes"), int)
-    | dict.fromkeys(("precision", "variant", "attention"), str)
+    | {"precision": _Precision, "variant": _Variant, "attention": str}
     | dict.fromkeys(("predicted_s", "whole_predicted_s"), float),
-    "overlap": _RANKED  # strategy: one of data parallelism, or fully_sharded/WAY
-    | {"strategy": str, "rank": int, "bucket_size_mb": NotRequired[float], "compute": Spans, "communication": Spans},
-    "ddp-equivalence": {"strategy": str, "world_size": int, "equal_on_ranks": bool, "difference": float},
+    "overlap": _RANKED
+    | {"strategy": _Way, "rank": int, "bucket_size_mb": NotRequired[float], "compute": Spans, "communication": Spans},
+    "ddp-equivalence": {"strategy": _Strategy, "world_size": int, "equal_on_ranks": bool, "difference": float},
     "noise": {"design": str, "process": int, "case": str, "allocation": NotRequired[int], "a": float, "b": float},
 }
 """Forms by name of the document. `clock` holds cells as they are shown, and the rows of `precision` differ by part:

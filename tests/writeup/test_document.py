@@ -280,6 +280,15 @@ def test_a_file_that_cannot_be_read_costs_its_chapter_and_a_warning(content, und
     assert "optimizer_state_sharding_accounting" not in made.missing
 
 
+@pytest.mark.parametrize("unknown", [{"strategy": "zero"}, {"size": "7B"}])
+def test_an_unknown_strategy_or_size_costs_its_document_and_a_warning(unknown, undrawn, tmp_path):
+    made = written(perf_folder(tmp_path, ALL | {"ddp": [*DDP, DDP[0] | unknown]}), tmp_path / "out")
+    (warning,) = made.warnings
+    assert "box-x2/ddp.json" in warning and repr(*unknown.values()) in warning
+    assert "naive_ddp_benchmarking" in made.missing
+    assert "optimizer_state_sharding_accounting" not in made.missing
+
+
 def test_rows_that_lack_a_value_cost_their_chapter_and_a_warning(undrawn, tmp_path):
     wrong = [{name: value for name, value in row.items() if name != "facts"} for row in SHARDING]
     made = written(perf_folder(tmp_path, ALL | {"sharding": wrong}), tmp_path / "out")
