@@ -29,6 +29,10 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended."""
 
 
+class Terminated(SystemExit):
+    """Raised on one of `ENDINGS`. Code that goes on after a user's `sys.exit` lets it through."""
+
+
 class NotJudged(click.ClickException):
     """Error of a command that compares: it exits with 2, since 1 means that something is worse."""
 
@@ -216,7 +220,7 @@ def ending_on_signals() -> Iterator[None]:
     def end(number: int, _: Any) -> None:
         for each in endings:  # a closed terminal may send several
             signal.signal(each, signal.SIG_IGN)
-        sys.exit(128 + number)
+        raise Terminated(128 + number)
 
     for number in endings:
         signal.signal(number, end)

@@ -1,10 +1,12 @@
 """Fresh processes for a study, forked from a server that has imported torch and the compiler once."""
 
 import contextlib
+import functools
 import os
 import queue
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -40,7 +42,7 @@ class FreshProcess:
             if self._is_over:
                 raise BrokenProcessPool("the process was killed")
             self._pool = self._pool or _pool(self._module, self._method)
-            future = self._pool.submit(function, *arguments)
+            future = self._pool.submit(functools.partial(_call, function), *arguments)
         try:
             return future.result()
         except BrokenProcessPool:
@@ -59,6 +61,17 @@ class FreshProcess:
                 if process.is_alive():  # another process may have the number of a dead one
                     process.kill()
         pool.shutdown(cancel_futures=at_once)
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the function. What neither is an `Exception` nor exits, as a user's code may raise, kills the process."""
+    try:
+        return function(*arguments)
+    except (Exception, SystemExit):
+        raise
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def side_by_side(module: str, function: Callable[..., Any], asked: Sequence[Any], processes: int) -> Iterator[Any]:

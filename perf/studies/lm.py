@@ -11,7 +11,7 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure
-from perf.options import Named, gathered
+from perf.options import Named, Terminated, gathered
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
@@ -171,15 +171,15 @@ def rows_of(
             continue
         try:
             row |= {"status": "ok"} | measure(training_of(setting), setting)
-        except click.ClickException:
+        except (click.ClickException, KeyboardInterrupt, Terminated):
             raise
-        except Exception as error:  # of a user's model, too, a failure costs its own row alone
+        except BaseException as error:  # a user's model may raise anything, which costs its own row alone
             row |= refusal(error)
         release()
         yield row
 
 
-def refusal(error: Exception) -> Row:
+def refusal(error: BaseException) -> Row:
     """Return status and reason of work that raised `error`."""
     return refused(failure(error))
 

@@ -30,6 +30,17 @@ def test_an_interruption_ends_the_process_within_its_call(method):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def interrupted_by_itself():
+    raise KeyboardInterrupt
+
+
+def test_an_interruption_that_the_called_code_raises_costs_its_process_alone():
+    with FreshProcess(__name__) as process:
+        with pytest.raises(BrokenProcessPool):
+            process.ask(interrupted_by_itself)
+        assert process.ask(os.getpid) != os.getpid()
+
+
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_a_process_starts_is_heard_when_it_can_be_ended(ending, monkeypatch):
     """Else the process outlives its parent's semaphores, and prints a traceback."""

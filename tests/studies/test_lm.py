@@ -14,6 +14,7 @@ from cs336_systems import training
 from perf.__main__ import main
 from perf.harness import ceilings
 from perf.harness.status import describe
+from perf.options import Terminated
 from perf.studies import compile as compile_study
 from perf.studies import end_to_end, lm, warm_up
 from perf.studies.kernels import study as kernels_study
@@ -73,14 +74,30 @@ def test_out_of_memory_is_a_row_with_what_was_asked_for_and_the_sweep_goes_on():
     assert [describe(row) for row in rows] == ["ok", "out of memory: requested 2.00 GiB", "ok"]
 
 
-def test_a_failure_of_any_kind_costs_its_own_row_alone():
+class Odd(BaseException):
+    """As a user's own code may raise."""
+
+
+def rows_after(error):
+    """The rows of two contexts, at the first of which `error` is raised."""
+
     def measure(train, setting):
         if setting.context_length == 8:
-            raise ValueError("q is on cpu")
+            raise error
         return {"loss": 1.0}
 
-    rows = list(lm.rows_of([Setting("tiny", context, 2, "fp32", "eager", "reference") for context in (8, 16)], measure))
-    assert [describe(row) for row in rows] == ["error: ValueError: q is on cpu", "ok"]
+    return list(lm.rows_of([Setting("tiny", context, 2, "fp32", "eager", "reference") for context in (8, 16)], measure))
+
+
+@pytest.mark.parametrize("error", [ValueError("q is on cpu"), SystemExit("q is on cpu"), Odd("q is on cpu")])
+def test_a_failure_of_any_kind_costs_its_own_row_alone(error):
+    assert [describe(row) for row in rows_after(error)] == [f"error: {type(error).__name__}: q is on cpu", "ok"]
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, Terminated])
+def test_what_ends_the_study_is_no_failure_of_its_code(ending):
+    with pytest.raises(ending):
+        rows_after(ending())
 
 
 def test_a_process_that_dies_costs_warm_up_its_own_size_alone(monkeypatch):
