@@ -98,6 +98,13 @@ class Finite(click.FloatRange):
         return number
 
 
+class Count(click.IntRange):
+    """A number of tokens, sequences, samples or steps; one above `most` is a slip, and some would overflow or hang."""
+
+    def __init__(self, least: int = 1, most: int = 2**20):
+        super().__init__(least, most)
+
+
 class Named(click.ParamType):
     """A name that `check` accepts. Its `ValueError` fails in one line, behind the option's name."""
 

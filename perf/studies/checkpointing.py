@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from perf.harness.status import describe
+from perf.options import Count
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import measure, step_seconds
@@ -23,9 +24,9 @@ ELSEWHERE = {"attention": ("sdpa",)}
 
 @click.command()
 @model_options(ON_A_GPU, ELSEWHERE)
-@click.option("--every", multiple=True, type=click.IntRange(1), help="Layers in a group. Default: each number.")
-@click.option("--warm-up", default=1, show_default=True, type=click.IntRange(0), help="Steps that do not count.")
-@click.option("--steps", default=3, show_default=True, type=click.IntRange(2), help="Steps that count.")
+@click.option("--every", multiple=True, type=Count(), help="Layers in a group. Default: each number.")
+@click.option("--warm-up", default=1, show_default=True, type=Count(0), help="Steps that do not count.")
+@click.option("--steps", default=3, show_default=True, type=Count(2), help="Steps that count.")
 @out_option
 def command(models: Models, every: tuple[int, ...], warm_up: int, steps: int, out: Path) -> None:
     """Peak and time of a step with checkpoints every k layers, predicted and measured. tiny on a CPU: a minute.

@@ -14,6 +14,7 @@ import click
 from perf.harness.case import Cache
 from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
+from perf.options import Count
 from perf.studies import figures
 from perf.studies.document import any_result, conclude, document, heading, out_option, write_in_parts
 from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
@@ -30,10 +31,8 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 
 @click.command()
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Attention's. Default: 16, 32, 64, 128.")
-@click.option(
-    "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Attention's. Default: 256 to 16384."
-)
+@click.option("--d", "dims", multiple=True, type=Count(), help="Attention's. Default: 16, 32, 64, 128.")
+@click.option("--seq-len", "seq_lens", multiple=True, type=Count(), help="Attention's. Default: 256 to 16384.")
 @model_options({"variant": VARIANTS}, {"variant": VARIANTS[:3]})
 @out_option
 def command(

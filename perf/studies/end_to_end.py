@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from perf.harness.status import describe, words
+from perf.options import Count
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Models, Setting, bench, device_kind, largest_that_fits, model_options, rows_of
@@ -19,8 +20,8 @@ from perf.workloads.transformer_training import PHASES, Training
 
 @click.command()
 @model_options()
-@click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help="Steps that do not count.")
-@click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
+@click.option("--warm-up", default=5, show_default=True, type=Count(0), help="Steps that do not count.")
+@click.option("--steps", default=10, show_default=True, type=Count(2), help="Steps that count.")
 @out_option
 def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     """Time a training step phase by phase. All sizes on a GPU: two minutes; tiny on a CPU: seconds.

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
+from perf.options import Count
 from perf.studies.document import kept, out_option, present
 from perf.studies.lm import Device, bench, device_kind, memory_bytes
 from perf.studies.parallel.ranked import measured_rows
@@ -36,12 +37,10 @@ SHARE = 0.92
 
 
 @click.command(name="leaderboard-2026")
-@click.option(
-    "--layers", type=click.IntRange(1), help="Default: all 34 on two GPUs, as many as fit on one; 4 on a CPU."
-)
-@click.option("--context", type=click.IntRange(2), help="Default: 32768; 64 on a CPU.")
+@click.option("--layers", type=Count(), help="Default: all 34 on two GPUs, as many as fit on one; 4 on a CPU.")
+@click.option("--context", type=Count(2), help="Default: 32768; 64 on a CPU.")
 @click.option("--world-size", type=click.IntRange(1, 64), help="Ranks, a sequence each. Default: 2, or 1 on one GPU.")
-@click.option("--checkpoint-every", type=click.IntRange(1), help="Layers in a group. Default: by the closed form.")
+@click.option("--checkpoint-every", type=Count(), help="Layers in a group. Default: by the closed form.")
 @out_option
 def command(
     layers: int | None, context: int | None, world_size: int | None, checkpoint_every: int | None, out: Path

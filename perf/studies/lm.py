@@ -11,7 +11,7 @@ import click
 
 from perf.harness.bench import Bench
 from perf.harness.status import failure
-from perf.options import Named, Terminated, gathered
+from perf.options import Count, Named, Terminated, gathered
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.units import gib
@@ -104,7 +104,7 @@ def model_options(
     def option(axis: str) -> Callable[[Any], Any]:
         default, without = (", ".join(map(str, where[axis])) for where in (on_a_gpu, elsewhere))
         words = f"Default: {default}{f'; {without} without a GPU' if without != default else ''}."
-        kind = click.Choice(ALLOWED[axis]) if axis in ALLOWED else click.IntRange(1)
+        kind = click.Choice(ALLOWED[axis]) if axis in ALLOWED else Count()
         return click.option(f"--{axis}", multiple=True, type=kind, help=words)
 
     def models(
@@ -117,7 +117,7 @@ def model_options(
         "models",
         models,
         *map(option, axes[:2]),
-        click.option("--batch", default=4, show_default=True, type=click.IntRange(1)),
+        click.option("--batch", default=4, show_default=True, type=Count()),
         *map(option, axes[2:]),
         click.option(
             "--model", default=OURS, show_default=True, type=Named(_importable), help="Your own model, module:function."

@@ -11,6 +11,7 @@ from perf import units
 from perf.harness.case import Case
 from perf.harness.device import missing_device
 from perf.harness.suite import cases_of
+from perf.options import Count
 from perf.selection import sound_classes
 from perf.studies.lm import tiny_option
 from perf.studies.progress import progress
@@ -35,10 +36,8 @@ class Checked(NamedTuple):
 @click.command()
 @tiny_option
 @click.option("-b", "--bench", "prefix", help="Classes whose names begin so. Default: attention.; smoke. if tiny.")
-@click.option(
-    "--max-seq-len", type=click.IntRange(1), default=16384, show_default=True, help="Leave longer sequences out."
-)
-@click.option("--sample", type=click.IntRange(1), metavar="N", help="N cases, drawn at random, instead of all.")
+@click.option("--max-seq-len", type=Count(), default=16384, show_default=True, help="Leave longer sequences out.")
+@click.option("--sample", type=Count(), metavar="N", help="N cases, drawn at random, instead of all.")
 def command(size: str | None, prefix: str | None, max_seq_len: int, sample: int | None) -> None:
     """Measure how near correct code comes to its bounds: the worst of each implementation, dtype and bound.
 

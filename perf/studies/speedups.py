@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from perf.harness.intervals import LEVEL, of_trimmed_mean, student
-from perf.options import Finite, gathered
+from perf.options import Count, Finite, gathered
 from perf.studies.lm import device_kind
 
 Compared = Mapping[str, Any]
@@ -65,11 +65,11 @@ def effort_options(rounds: int, processes: int, on_a_cpu: int, half_width: float
     return gathered(
         "effort",
         effort,
-        click.option("--rounds", default=rounds, show_default=True, type=click.IntRange(2), help="Samples a process."),
+        click.option("--rounds", default=rounds, show_default=True, type=Count(2), help="Samples a process."),
         click.option(
             "--half-width", default=100 * half_width, show_default=True, type=Finite(0), help="% that is narrow enough."
         ),
-        click.option("--processes", type=click.IntRange(2), help=f"Maximum. Default: {processes}{elsewhere}."),
+        click.option("--processes", type=Count(2, 1000), help=f"Maximum. Default: {processes}{elsewhere}."),
     )
 
 

@@ -10,6 +10,7 @@ from matplotlib.ticker import LogLocator
 
 from perf.harness import working_tree
 from perf.harness.status import describe
+from perf.options import Count
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import mean_and_deviation, measure, step_seconds
@@ -21,8 +22,8 @@ from perf.workloads.transformer_training import PHASES
 
 @click.command(name="warm-up")
 @model_options()
-@click.option("--warm-up", "warm_ups", multiple=True, type=click.IntRange(0), help="Default: 0, 1, 2 and 5.")
-@click.option("--steps", default=10, show_default=True, type=click.IntRange(2), help="Steps that count.")
+@click.option("--warm-up", "warm_ups", multiple=True, type=Count(0), help="Default: 0, 1, 2 and 5.")
+@click.option("--steps", default=10, show_default=True, type=Count(2), help="Steps that count.")
 @out_option
 def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) -> None:
     """Measure what 0, 1, 2 or 5 warm-up steps change. A process for each size: ten seconds each.

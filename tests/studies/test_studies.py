@@ -44,6 +44,17 @@ def test_every_study_that_measures_takes_a_tiny_size(name):
     assert size.type.convert("tiny", size, None) == "tiny"
 
 
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_number_that_no_machine_could_measure_is_one_line(name):
+    study = main.get_command(None, "study").get_command(None, name)
+    for option in study.params:
+        if isinstance(option.type, click.IntRange):
+            assert option.type.max is not None
+            done = CliRunner().invoke(main, ["study", name, option.opts[0], str(10**30)])
+            assert done.exit_code == 2, done.output
+            assert option.opts[0] in done.output and str(10**30) in done.output.splitlines()[-1]
+
+
 def test_a_value_that_is_given_twice_counts_once(tmp_path):
     done = CliRunner().invoke(main, ["study", "accounting", *["--problem", "fsdp_calcs"] * 2, "--out", str(tmp_path)])
     assert done.exit_code == 0 and done.output.count("fsdp_calcs (") == 1

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from perf.harness.status import describe
+from perf.options import Count
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option
 from perf.studies.lm import device_kind, refusal, tiny_option
@@ -30,11 +31,9 @@ the rest can neither hold the next score matrix nor be freed. At seq_len 32768 t
 
 @click.command(name="attention-memory")
 @tiny_option
-@click.option("--batch", default=8, show_default=True, type=click.IntRange(1), help="Sequences; there are no heads.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="Default: 16, 32, 64, 128; 16 if tiny.")
-@click.option(
-    "--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Default: 256 to 16384; 256 if tiny."
-)
+@click.option("--batch", default=8, show_default=True, type=Count(), help="Sequences; there are no heads.")
+@click.option("--d", "dims", multiple=True, type=Count(), help="Default: 16, 32, 64, 128; 16 if tiny.")
+@click.option("--seq-len", "seq_lens", multiple=True, type=Count(), help="Default: 256 to 16384; 256 if tiny.")
 @click.option("--beyond/--no-beyond", default=True, show_default=True, help="Double the longest until one fails.")
 @out_option
 def command(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from perf.harness.case import ClockName
-from perf.options import Named
+from perf.options import Count, Named
 from perf.studies.attention.ahead import compile_ahead
 from perf.studies.attention.arms import Process
 from perf.studies.attention.cells import CLOCKS, MASKS, Cell, cells_of, narrowed, peers_of
@@ -51,9 +51,9 @@ _GROUPS = "\n".join(f"    {name:13}{group.asks}" for name, group in GROUPS.items
 @tiny_option
 @click.option("--group", "groups", multiple=True, type=click.Choice(tuple(GROUPS)), help="Default: all of them.")
 @click.option("--seed", type=int, help="Of the group random. Default: 0.")
-@click.option("--count", type=click.IntRange(1), help="Problems of the group random. Default: 150; 8 if tiny.")
-@click.option("--seq-len", "seq_lens", multiple=True, type=click.IntRange(1), help="Only these of the groups' own.")
-@click.option("--d", "dims", multiple=True, type=click.IntRange(1), help="The same.")
+@click.option("--count", type=Count(), help="Problems of the group random. Default: 150; 8 if tiny.")
+@click.option("--seq-len", "seq_lens", multiple=True, type=Count(), help="Only these of the groups' own.")
+@click.option("--d", "dims", multiple=True, type=Count(), help="The same.")
 @click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="The same.")
 @click.option("--mask", "masks", multiple=True, type=click.Choice(tuple(MASKS.values())), help="The same.")
 @click.option(

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from perf.files import write_aside
+from perf.options import Count
 from perf.studies.kernels.profiling import annotated, phase
 from perf.studies.lm import Models, Setting, model_options, synchronize, training_of
 
@@ -66,8 +67,8 @@ def report_of(setting: Setting, folder: Path) -> Path:
 
 @click.command()
 @model_options()
-@click.option("--warm-up", default=5, show_default=True, type=click.IntRange(0), help='Steps in the range "warm-up".')
-@click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help='Steps in ranges "step 1" and on.')
+@click.option("--warm-up", default=5, show_default=True, type=Count(0), help='Steps in the range "warm-up".')
+@click.option("--steps", default=5, show_default=True, type=Count(), help='Steps in ranges "step 1" and on.')
 def main(models: Models, warm_up: int, steps: int) -> None:
     """Run training steps in NVTX ranges, for a profiler that starts this process. Seconds a model.
 

@@ -11,6 +11,7 @@ import click
 from perf.harness import profiler
 from perf.harness.clock import WallClock
 from perf.harness.cuda_clocks import GpuWallClock
+from perf.options import Count
 from perf.studies.document import conclude, heading, kept, out_option, write
 from perf.studies.kernels.nsys import profile as profile_by_nsys
 from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
@@ -35,9 +36,9 @@ BUSY_ENOUGH = 0.7
 
 @click.command()
 @model_options({"context": (128, 256, 512, 1024)})
-@click.option("--warm-up", default=5, show_default=True, type=click.IntRange(1), help="Steps before the profile.")
-@click.option("--steps", default=5, show_default=True, type=click.IntRange(1), help="Steps of each wall time.")
-@click.option("--top", default=5, show_default=True, type=click.IntRange(1), help="Kernels listed for each part.")
+@click.option("--warm-up", default=5, show_default=True, type=Count(), help="Steps before the profile.")
+@click.option("--steps", default=5, show_default=True, type=Count(), help="Steps of each wall time.")
+@click.option("--top", default=5, show_default=True, type=Count(), help="Kernels listed for each part.")
 @click.option("--nsys", is_flag=True, help="Also print nsys commands for the same, and run them where nsys is.")
 @out_option
 def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import click
 
 from perf.harness.status import describe
+from perf.options import Count
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import Device, device_kind, tiny_option
@@ -22,9 +23,7 @@ BACKENDS = {"cuda": "NCCL", "cpu": "gloo"}
 @click.command()
 @tiny_option
 @world_size_option
-@click.option(
-    "--megabytes", multiple=True, type=click.IntRange(1), help="10^6 bytes. Default: 1, 10, 100, 1000; 1 if tiny."
-)
+@click.option("--megabytes", multiple=True, type=Count(), help="10^6 bytes. Default: 1, 10, 100, 1000; 1 if tiny.")
 @click.option("--device", "devices", multiple=True, type=click.Choice(get_args(Device)), help="Default: all there are.")
 @out_option
 def command(

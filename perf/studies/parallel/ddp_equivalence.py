@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from perf.options import Count
 from perf.studies.document import kept, out_option, present
 from perf.studies.lm import SIZES, device_kind
 from perf.studies.parallel.ranked import some_world_sizes, world_size_option
@@ -21,10 +22,8 @@ ALLOWED = 1e-5
 @click.command("ddp-equivalence")
 @world_size_option
 @click.option("--size", default="tiny", show_default=True, type=click.Choice(SIZES[:2]))
-@click.option("--steps", default=3, show_default=True, type=click.IntRange(1))
-@click.option(
-    "--local-batch-size", default=8, show_default=True, type=click.IntRange(1), help="Sequences on each rank."
-)
+@click.option("--steps", default=3, show_default=True, type=Count())
+@click.option("--local-batch-size", default=8, show_default=True, type=Count(), help="Sequences on each rank.")
 @out_option
 def command(world_sizes: tuple[int, ...], size: str, steps: int, local_batch_size: int, out: Path) -> None:
     """Compare the weights trained on several ranks with those trained on one. Seconds.

@@ -15,7 +15,7 @@ from perf.harness.ranks import RankPool, Ranks
 from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
-from perf.options import gathered
+from perf.options import Count, gathered
 from perf.studies.lm import PRECISIONS, SIZES, Device, bench, device_kind, refused
 from perf.studies.progress import progress
 from perf.studies.rows import Row
@@ -66,10 +66,10 @@ def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable
         _steps,
         world_size_option,
         click.option("--size", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU."),
-        click.option("--context", multiple=True, type=click.IntRange(2), help="Default: 512; 64 on a CPU."),
+        click.option("--context", multiple=True, type=Count(2), help="Default: 512; 64 on a CPU."),
         click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
         click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),
-        click.option("--batch", default=4, show_default=True, type=click.IntRange(1), help="Sequences on each rank."),
+        click.option("--batch", default=4, show_default=True, type=Count(), help="Sequences on each rank."),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from perf.options import Count
 from perf.studies.attention.arms import Process
 from perf.studies.attention.cells import MASKS, narrowed
 from perf.studies.attention.comparing import measure, start
@@ -81,9 +82,9 @@ _FORMS = "\n".join(f"    {name:18}{kernel.form}" for name, kernel in KERNELS.ite
 )
 @click.option("--cell", "shapes", multiple=True, help="batch x heads x seq_len, as 2x16x16384. Default: the kernel's.")
 @click.option("--seed", type=int, help="Draw the cells of forward-choice and backward-choice instead.")
-@click.option("--count", type=click.IntRange(1), help=f"Problems that --seed draws. Default: {DRAWN}; 8 if tiny.")
+@click.option("--count", type=Count(), help=f"Problems that --seed draws. Default: {DRAWN}; 8 if tiny.")
 @click.option("--candidate", "candidates", multiple=True, help="As above. Default: dozens, a few values of each.")
-@click.option("--workers", type=click.IntRange(1), help=f"Compilers at once. Default: cores, or {MAX_WORKERS}.")
+@click.option("--workers", type=Count(), help=f"Compilers at once. Default: cores, or {MAX_WORKERS}.")
 @effort_options(rounds=20, processes=FEWEST, on_a_cpu=FEWEST, half_width=0.01)
 @out_option
 def command(
