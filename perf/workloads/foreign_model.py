@@ -6,26 +6,30 @@ from typing import Any
 from perf.workloads import imported, measured
 from perf.workloads.transformer_oracle import ExactStep
 from perf.workloads.transformer_state import slope_and_norm
+from perf.workloads.workload import WrongResult
 
 
 class Foreign:
     """Builder of models by `name`, module:function; all get the weights of the first."""
 
     def __init__(self, name: str, size_name: str, context_length: int, device: str):
-        self._build, self._context_length, self._device = imported(name), context_length, device
+        self._name, self._build = name, imported(name)
+        self._context_length, self._device = context_length, device
         self._config = measured("configs", "MODEL_CONFIGS")[size_name]
         self._state: dict[str, Any] = {}
         self.modules: list[str] = []
         """Names of the modules of the first model."""
 
     def build(self, attention: str) -> Any:
-        """Build a model with this attention, an impl of `flash_attention`."""
+        """Build a model with this attention, an impl of `flash_attention`. Raises `WrongResult` if it is none."""
         import torch
 
         attend = functools.partial(measured("attention.api", "flash_attention"), is_causal=True, impl=attention)
         torch.manual_seed(0)
         with torch.device(self._device):
             model = self._build(self._config, self._context_length, attend)
+        if not isinstance(model, torch.nn.Module):
+            raise WrongResult(f"{self._name} returned {type(model).__name__}; allowed: a torch.nn.Module")
         if not self._state:
             self._state = {name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()}
             self.modules = [name for name, _ in model.named_modules()]

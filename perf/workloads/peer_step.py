@@ -41,6 +41,8 @@ def build(name: str, params: dict[str, Any], device: str, exact: ExactStep, next
     # By the names of modules, as torch saves them along, a `TransformerLM` tells its own RoPE layout from the course's.
     weights._metadata = {name: {} for name in (foreign.modules if foreign else ("",))}  # type: ignore[attr-defined]
     step = imported(name)(config, weights, *data_of(params, device))
+    if not callable(step):
+        raise WrongResult(f"{name} returned {type(step).__name__}; allowed: a function that takes a step")
     del weights
     losses: list[float] = []
 

@@ -19,6 +19,9 @@ from perf.studies import compile as compile_study
 from perf.studies import end_to_end, lm, warm_up
 from perf.studies.kernels import study as kernels_study
 from perf.studies.lm import Setting
+from perf.workloads import peer_step
+from perf.workloads.transformer_oracle import ExactStep
+from perf.workloads.workload import WrongResult
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
 
@@ -92,6 +95,18 @@ def rows_after(error):
 @pytest.mark.parametrize("error", [ValueError("q is on cpu"), SystemExit("q is on cpu"), Odd("q is on cpu")])
 def test_a_failure_of_any_kind_costs_its_own_row_alone(error):
     assert [describe(row) for row in rows_after(error)] == [f"error: {type(error).__name__}: q is on cpu", "ok"]
+
+
+def nothing(*_):
+    """A user's function that forgets to return."""
+
+
+def test_what_a_user_s_function_returns_instead_of_a_model_or_a_step_is_named():
+    own = f"{__name__}:nothing"
+    (row,) = lm.rows_of([Setting("tiny", 8, 2, "fp32", "eager", "reference", own)], lambda *_: {})
+    assert row["status"] == "wrong" and f"{own} returned NoneType" in row["reason"]
+    with pytest.raises(WrongResult, match=f"{own} returned NoneType"):
+        peer_step.build(own, {"size": "tiny", "context_length": 8, "batch": 2}, "cpu", ExactStep(1.0, 1.0), [])
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, Terminated])

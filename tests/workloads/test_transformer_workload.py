@@ -215,6 +215,7 @@ def a_peer(config, weights, ids, targets):
     model = transformer.TransformerLM(config, ids.shape[1])
     model.load_state_dict(weights)
     LOADED[:] = [(weights, dict(model.named_parameters()))]
+    return model
 
 
 @pytest.mark.parametrize("model", [{}, {"model": f"{__name__}:ours"}, {"model": f"{__name__}:of_the_course"}])
