@@ -18,6 +18,11 @@ def finite(value: float) -> bool:
     return abs(value) <= sys.float_info.max
 
 
+def positive(value: float) -> bool:
+    """Return whether a number is above 0."""
+    return value > 0
+
+
 Finite = Annotated[float, finite]
 
 

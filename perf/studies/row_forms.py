@@ -6,9 +6,9 @@ types.
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, NotRequired, get_origin
+from typing import Annotated, Any, Literal, NotRequired, get_origin
 
-from perf.forms import matches, written
+from perf.forms import matches, positive, written
 from perf.harness.status import Status
 from perf.studies.attention.groups import GROUPS, document_of
 from perf.studies.lm import ATTENTIONS, PRECISIONS, SIZES, VARIANTS
@@ -20,6 +20,8 @@ Form = dict[str, Any]
 """The type of each field; other fields may be of any."""
 
 _Samples = list[list[float]]  # seconds of every sample, a list for each process
+_Count = Annotated[int, positive]
+_Mebibytes = Annotated[float, positive]
 _Seconds = NotRequired[list[float]]
 _Bytes = NotRequired[int | None]
 
@@ -32,14 +34,14 @@ _Way: Any = Literal[(*STRATEGIES, *(f"fully_sharded/{name}" for name in fully_sh
 _STATUS: Form = {"status": Status, "reason": NotRequired[str]}
 _STEP: Form = {"size": _Size, "precision": _Precision, "variant": _Variant}
 _MODEL: Form = _STATUS | _STEP | {"attention": Literal[ATTENTIONS]}
-_MODEL |= {"context": int, "predicted_bytes": NotRequired[int]}
+_MODEL |= {"context": _Count, "predicted_bytes": NotRequired[int]}
 _PHASES: Form = _MODEL | dict.fromkeys(("forward_s", "backward_s", "optimizer_s"), _Seconds) | {"peak_bytes": _Bytes}
 _FIRST_AND_MEDIAN: Form = dict.fromkeys(("forward_first_s", "forward_s"), NotRequired[float])
 
 _ARM: Form = _STATUS | {  # an implementation of attention in one cell
     **dict.fromkeys(("group", "dtype", "mode", "clock", "cache", "impl"), str),
-    **dict.fromkeys(("batch", "num_heads", "seq_len", "d"), int),
-    "kv_heads": NotRequired[int],  # absent from older rows, where it is num_heads
+    **dict.fromkeys(("batch", "num_heads", "seq_len", "d"), _Count),
+    "kv_heads": NotRequired[_Count],  # absent from older rows, where it is num_heads
     "is_causal": bool,
     "role": Literal["ours", "against"],
     "samples_s": _Samples,
@@ -49,13 +51,13 @@ _ARM: Form = _STATUS | {  # an implementation of attention in one cell
 }
 
 _PAIR: Form = _STATUS | {"size": _Size, "ours": str, "against": str}  # two ways to run a step, sampled in turn
-_PAIR |= {"batch": int, "ours_s": _Samples, "against_s": _Samples}
-_RANKED: Form = _STEP | dict.fromkeys(("context_length", "batch", "world_size"), int)  # a step on several ranks
+_PAIR |= {"batch": _Count, "ours_s": _Samples, "against_s": _Samples}
+_RANKED: Form = _STEP | dict.fromkeys(("context_length", "batch", "world_size"), _Count)  # a step on several ranks
 _RANKED_PAIR: Form = _PAIR | _RANKED | dict.fromkeys(("ours_busy", "against_busy"), list[float])  # the GPU's busy share
 
 _CASE: Form = _STATUS | {  # measured as those of the suite are
     "device": Literal["cuda", "cpu"],
-    "world_size": int,
+    "world_size": _Count,
     "error": NotRequired[float],
     "facts": NotRequired[dict[str, float]],
     "peak_bytes": NotRequired[int],
@@ -77,7 +79,7 @@ FORMS: dict[str, Form] = {
     | _FIRST_AND_MEDIAN
     | dict.fromkeys(("step_first_s", "step_s"), NotRequired[float]),
     "compile-attention": _STATUS
-    | {"part": str, "seq_len": int, "d": int, "variant": str}
+    | {"part": str, "seq_len": _Count, "d": _Count, "variant": str}
     | _FIRST_AND_MEDIAN
     | dict.fromkeys(("backward_first_s", "backward_s"), NotRequired[float]),
     **dict.fromkeys(map(document_of, GROUPS), _ARM),
@@ -85,14 +87,14 @@ FORMS: dict[str, Form] = {
     | {"entry": str, "against": str, "is_present": bool}
     | dict.fromkeys(("registers", "spills", "shared_bytes"), NotRequired[int]),
     "attention-memory": _STATUS
-    | {"seq_len": int, "d": int, "predicted": dict[str, int], "measured": NotRequired[dict[str, int]]},
-    "train-step": _PAIR | {"context": int, "against_busy_s": _Samples},
+    | {"seq_len": _Count, "d": _Count, "predicted": dict[str, int], "measured": NotRequired[dict[str, int]]},
+    "train-step": _PAIR | {"context": _Count, "against_busy_s": _Samples},
     "parallel-step": _RANKED_PAIR,
     "fsdp": _RANKED_PAIR,
-    "all-reduce": _SAMPLED | {"megabytes": int},
+    "all-reduce": _SAMPLED | {"megabytes": _Count},
     "ddp": _CASE
     | _RANKED
-    | {"strategy": _Strategy, "bucket_size_mb": float, "step_s": _Seconds, "exposed_s": _Seconds},
+    | {"strategy": _Strategy, "bucket_size_mb": _Mebibytes, "step_s": _Seconds, "exposed_s": _Seconds},
     "sharding": _SAMPLED | _RANKED | {"sharding": Literal[sharded_optimizer.SHARDINGS]},
     "leaderboard-2026": _SAMPLED
     | dict.fromkeys(("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch"), int)
@@ -100,12 +102,18 @@ FORMS: dict[str, Form] = {
     | {"precision": _Precision, "variant": _Variant, "attention": str}
     | dict.fromkeys(("predicted_s", "whole_predicted_s"), float),
     "overlap": _RANKED
-    | {"strategy": _Way, "rank": int, "bucket_size_mb": NotRequired[float], "compute": Spans, "communication": Spans},
-    "ddp-equivalence": {"strategy": _Strategy, "world_size": int, "equal_on_ranks": bool, "difference": float},
+    | {"strategy": _Way, "rank": int, "bucket_size_mb": NotRequired[_Mebibytes]}
+    | {"compute": Spans, "communication": Spans},
+    "ddp-equivalence": {"strategy": _Strategy, "world_size": _Count, "equal_on_ranks": bool, "difference": float},
+    "precision": {"part": str, "status": NotRequired[Status], "peak_bytes": _Bytes, "losses": NotRequired[list[float]]}
+    | dict.fromkeys(("value", "error", "representation_error", "accumulation_error"), NotRequired[float])
+    | dict.fromkeys(("variance of +-300", "variance of +-0.0001", "largest", "scale"), NotRequired[float])
+    | dict.fromkeys(("samples_per_s", "step_mean_s", "step_median_s", "step_sd_s", "final_loss"), NotRequired[float])
+    | dict.fromkeys(("terms", "bits", "skipped_steps", "nonzero_in_fp32", "zero_here"), NotRequired[int]),
     "noise": {"design": str, "process": int, "case": str, "allocation": NotRequired[int], "a": float, "b": float},
 }
-"""Forms by name of the document. `clock` holds cells as they are shown, and the rows of `precision` differ by part:
-neither has a form but that of `_ANY`."""
+"""Forms by name of the document; the rows of `precision` differ by part. `clock` holds cells as they are shown, and has
+no form but that of `_ANY`."""
 
 _ANY: Form = {"status": NotRequired[Status]}
 
