@@ -41,6 +41,11 @@ def _environment(folder: Path) -> "jinja2.Environment":
             """Let `NotOnFile` through, which as a `LookupError` would be an undefined item."""
             return obj[argument] if isinstance(obj, OnFile) else super().getitem(obj, argument)
 
+        def getattr(self, obj: Any, attribute: str) -> Any:
+            """Let `NotOnFile` through here, too."""
+            is_key = isinstance(obj, OnFile) and not hasattr(obj, attribute)
+            return obj[attribute] if is_key else super().getattr(obj, attribute)
+
     environment = Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=False,  # of HTML: `finalize` escapes Markdown

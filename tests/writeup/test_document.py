@@ -299,6 +299,13 @@ def test_rows_that_lack_a_value_cost_their_chapter_and_a_warning(undrawn, tmp_pa
     assert "naive_ddp_benchmarking" not in made.missing
 
 
+@pytest.mark.parametrize(("study", "empty"), [("ddp", "facts"), ("sharding", "facts"), ("overlap", "communication")])
+def test_an_empty_value_of_a_row_costs_no_other_chapter(study, empty, undrawn, tmp_path):
+    rows = [row | {empty: type(row[empty])()} for row in ALL[study]]
+    made = written(perf_folder(tmp_path, ALL | {study: rows}), tmp_path / "out")
+    assert "3.2e-08" in chapter(made, "naive_ddp")
+
+
 def first_row(rows):
     return rows[:1]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perf.site.estimate import of_samples, ratio
-from perf.studies.on_file import NotOnFile
+from perf.studies.on_file import NotOnFile, some
 from perf.studies.parallel import ddp, overlap
 from perf.studies.parallel.all_reduce import BACKENDS, rates
 from perf.studies.parallel.sharding import POINTS
@@ -96,7 +96,8 @@ class DataParallel:
     @property
     def num_bytes(self) -> int:
         """Bytes of gradients that a rank reduces in a step."""
-        return int(next(row["facts"]["bytes"] for row in self.rows if "bytes" in row["facts"]))
+        reduced = [row["facts"]["bytes"] for row in self.rows if "bytes" in row["facts"]]
+        return int(some(reduced, "bytes of gradients")[0])
 
     @property
     def single(self) -> Row | None:
@@ -151,7 +152,7 @@ class DataParallel:
         return [
             overlap.common(row["compute"], row["communication"]) / overlap.length(row["communication"])
             for row in self.traces
-            if row["strategy"] in strategies
+            if row["strategy"] in strategies and row["communication"]
         ]
 
 
