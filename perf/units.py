@@ -11,8 +11,8 @@ _RATE = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"))
 
 
 def digits(value: float, significant: int = 3) -> str:
-    """Format `value` with this many significant digits and no exponent: 12.3, 0.0123, 1234; "?" if it is infinite."""
-    if math.isinf(value):
+    """Format `value` with this many significant digits and no exponent: 12.3, 0.0123, 1234; "?" if it is not finite."""
+    if not math.isfinite(value):
         return "?"
     if value == 0:
         return "0"
@@ -84,8 +84,8 @@ def minimum_detectable(fraction: float, written: Callable[[float], str]) -> str:
 
 
 def percent(fraction: float) -> str:
-    """Format a percentage with a no-break space: 61 %, 4.2 %, 0.3 %, of smaller ones two digits; "?" if infinite."""
-    if math.isinf(fraction):
+    """Format a percentage with a no-break space: 61 %, 4.2 %, 0.3 %, of smaller ones two digits; "?" if not finite."""
+    if not math.isfinite(fraction):
         return "?"
     value = 100 * fraction
     text = digits(value, 2) if 0 < value < 0.095 else f"{value:.{0 if value >= 9.95 else 1}f}"

@@ -12,15 +12,18 @@ import functools
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from perf.harness.intervals import LEVEL, of_trimmed_mean, student
 from perf.options import Count, Finite, gathered
 from perf.studies.lm import device_kind
+from perf.studies.on_file import NotOnFile
+
+T = TypeVar("T")
 
 Compared = Mapping[str, Any]
 """A row with ours_s and against_s, seconds of every sample, a list for each process, and the name `against`."""
@@ -131,8 +134,8 @@ def geometric_mean(rows: Iterable[Compared]) -> tuple[float, float]:
 def _logs(row: Compared) -> list[float]:
     """Return the logarithm of each process's speed-up."""
     return [
-        statistics.median(math.log(b / a) for a, b in zip(ours, against, strict=True))
-        for ours, against in zip(row["ours_s"], row["against_s"], strict=True)
+        statistics.median(math.log(b / a) for a, b in _beside(ours, against))
+        for ours, against in _beside(row["ours_s"], row["against_s"])
     ]
 
 
@@ -149,8 +152,15 @@ def bound_of(row: Compared) -> tuple[float, float]:
 def _bound_logs(row: Compared) -> list[float]:
     return [
         math.log(statistics.median(busy) / statistics.median(ours))
-        for ours, busy in zip(row["ours_s"], row["against_busy_s"], strict=True)
+        for ours, busy in _beside(row["ours_s"], row["against_busy_s"])
     ]
+
+
+def _beside(ours: list[T], others: list[T]) -> Iterator[tuple[T, T]]:
+    """Pair the samples of two arms. Raises `NotOnFile` where a file has more of one."""
+    if len(ours) != len(others):
+        raise NotOnFile(f"as many samples of one arm as of the other: {len(ours)} and {len(others)} are")
+    return zip(ours, others, strict=True)
 
 
 def _over_processes(logs: list[float]) -> tuple[float, float]:

@@ -13,5 +13,6 @@ def test_a_small_percentage_keeps_two_digits(fraction: float, text: str) -> None
     assert units.percent(fraction) == f"{text}\u00a0%"
 
 
-def test_an_infinite_percentage_is_not_known() -> None:
-    assert units.percent(float("inf")) == "?"
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_percentage_that_is_not_finite_is_not_known(value: float) -> None:
+    assert units.percent(value) == "?"

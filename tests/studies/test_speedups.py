@@ -9,6 +9,7 @@ import pytest
 
 from perf.harness.intervals import of_mean, student
 from perf.studies import speedup_figure, speedups
+from perf.studies.on_file import NotOnFile
 from perf.studies.speedups import FEWEST, Effort, bound_of, processes_for, processes_wanted, speedup_of
 
 HALF_WIDTH = 0.02
@@ -153,6 +154,13 @@ def test_the_speed_up_is_of_neighbours_so_that_drift_cancels():
     ours = [[0.9 * seconds for seconds in drifting]] * 3
     speedup, half = speedup_of({"ours_s": ours, "against_s": [drifting] * 3})
     assert (speedup, half) == (pytest.approx(1 / 0.9), pytest.approx(0, abs=1e-12))
+
+
+def test_samples_on_file_that_are_no_pairs_are_named():
+    row = {"against": "torch", "ours_s": [[1.0, 1.0]] * 3, "against_s": [[2.0, 2.0]] * 3, "against_busy_s": [[1.0]] * 2}
+    for spoilt, estimate in ((row | {"against_s": [[2.0]] * 3}, speedup_of), (row, bound_of)):
+        with pytest.raises(NotOnFile):
+            estimate(spoilt)
 
 
 def test_the_interval_is_students_over_processes_and_infinite_for_one():
