@@ -157,10 +157,15 @@ def write_in_parts(
         raise
     found = [path for path, whole in last.items() if has_results(whole["rows"])]
     for path in last:
-        if path in found:
-            _part(path).replace(path)
-        else:
+        if path not in found:
             _part(path).unlink()
+            continue
+        try:
+            _part(path).replace(path)
+        except OSError as error:
+            raise click.ClickException(
+                f"{path} cannot be written: {error.strerror}; what was measured is in {_part(path)}"
+            ) from None
     if last and not found:
         reasons = {describe(row): None for whole in last.values() for row in whole["rows"] if row["status"] != "ok"}
         shown, more = list(reasons)[:MAX_REASONS], len(reasons) - MAX_REASONS

@@ -28,6 +28,13 @@ def test_a_row_that_says_something_replaces_what_is_on_file(tmp_path: Path, row:
     assert files(tmp_path) == {"any.json": [row | {"number": 2}, FAILED]}
 
 
+def test_a_document_that_cannot_replace_what_is_in_its_place_is_named_with_its_part(tmp_path: Path) -> None:
+    (tmp_path / "any.json").mkdir()
+    with pytest.raises(click.ClickException, match=r"any\.json cannot be written.*any\.json\.part"):
+        kept([{"status": "ok"}], "cpu", tmp_path / "any.json")
+    assert json.loads((tmp_path / "any.json.part").read_text())["rows"] == [{"status": "ok"}]
+
+
 def test_rows_that_failed_replace_nothing_and_name_their_reasons(tmp_path: Path) -> None:
     write_in_parts(states(tmp_path, one={"status": "ok"}))
     with pytest.raises(click.ClickException, match="needs two GPUs"):
