@@ -1,7 +1,7 @@
 """Shared parts of the tests of data parallelism: strategies, batches, training on a rank, and counts of its calls."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -79,6 +79,26 @@ def mean_gradients(every: list[dict[str, Tensor | None]]) -> dict[str, Tensor | 
     """Average over the ranks. None counts as zero, unless no rank has a gradient."""
     present = {name: [rank[name] for rank in every if rank[name] is not None] for name in every[0]}
     return {name: torch.stack(some).sum(0) / len(every) if some else None for name, some in present.items()}
+
+
+def max_error(ours: Mapping[str, Tensor], alone: Mapping[str, Tensor]) -> float:
+    """Return the largest difference of our values from those of one process."""
+    return max(float((ours[name] - value).abs().max()) for name, value in alone.items())
+
+
+def gradient_errors(sharded: nn.Module, alone: nn.Module, rank: int, world_size: int) -> dict[str, float]:
+    """Map each trained parameter to the largest difference of its gradient from this rank's rows of one process's.
+
+    Checks that a parameter has a gradient where that of one process has one.
+    """
+    errors = {}
+    for name, mine in getattr(sharded, "module", sharded).named_parameters():
+        whole = alone.get_parameter(name).grad
+        assert (mine.grad is None) == (whole is None), name
+        if whole is not None:
+            rows = whole if whole.shape == mine.shape else whole.split(-(-len(whole) // world_size))[rank]
+            errors[name] = float((mine.grad - rows).abs().max())
+    return errors
 
 
 def error_of(function: Callable[..., Any], *args: Any) -> str:

@@ -21,7 +21,7 @@ from tests.distributed.backends import LIKE_GLOO_ON_CUDA
 from tests.distributed.drawn import draw
 from tests.distributed.models import FEATURES_IN, FEATURES_OUT, Buffered, Toy
 from tests.distributed.ranks import IS_PLAIN, ON_NCCL, spawn
-from tests.distributed.steps import backward, batch, error_of, finish, seeded, train
+from tests.distributed.steps import backward, batch, error_of, finish, gradient_errors, max_error, seeded, train
 
 
 class Block(nn.Module):
@@ -98,9 +98,7 @@ def train_blocks(rank, world_size):
             model = seeded(partial(Blocks, how == "compiled", checkpointed), rank)
             net = FullyShardedDataParallel(model, prefetch=2, together=model.blocks if how == "together" else ())
             train(net, rank, world_size)
-            whole = net.state_dict()
-            error = max(float((whole[name] - value).abs().max()) for name, value in alone.items())
-            results[how, checkpointed] = error, most_gathered(net)
+            results[how, checkpointed] = max_error(net.state_dict(), alone), most_gathered(net)
     return results
 
 
@@ -164,15 +162,7 @@ def recompute(rank, world_size):
         for each in (net, plain):
             each(batch(0)[0].requires_grad_()).sin().sum().backward()
             finish(each)
-        pairs = zip(model.parameters(), plain.parameters(), strict=True)
-        results[how] = max(
-            float(
-                (mine.grad - (own.grad.split(-(-len(own) // world_size))[rank] if own.ndim == 2 else own.grad))
-                .abs()
-                .max()
-            )
-            for mine, own in pairs
-        )
+        results[how] = max(gradient_errors(model, plain, rank, world_size).values())
     return results
 
 
@@ -225,8 +215,7 @@ def train_compiled_wrappers(rank, world_size):
         net = FullyShardedDataParallel(seeded(partial(Blocks, compiled), rank))
         net.compile(backend="aot_eager", dynamic=False)
         train(net, rank, world_size)
-        whole = net.state_dict()
-        errors.append(max(float((whole[name] - value).abs().max()) for name, value in alone.items()))
+        errors.append(max_error(net.state_dict(), alone))
     return errors
 
 
@@ -235,7 +224,7 @@ def test_a_wrapper_that_is_compiled_runs_as_it_is():
 
 
 def accumulate(rank, world_size):
-    """Return the norm before clipping and the gradients' errors, against one process, after accumulation."""
+    """Return the gradients' errors, against one process, after accumulation and clipping."""
     net, plain = FullyShardedDataParallel(seeded(Blocks, rank)), seeded(Blocks)
     for step in range(3):
         net.zero_grad(), plain.zero_grad()
@@ -249,18 +238,12 @@ def accumulate(rank, world_size):
         norms = net.clip_grad_norm_(0.1), nn.utils.clip_grad_norm_(plain.parameters(), 0.1)
         assert norms[0] > 0.1
         torch.testing.assert_close(*norms)
-    for name, parameter in net.module.named_parameters():
-        whole = plain.get_parameter(name)
-        if whole.grad is None:
-            assert parameter.grad is None
-        else:
-            rows = whole.grad if whole.ndim < 2 else whole.grad.split(-(-len(whole) // world_size))[rank]
-            torch.testing.assert_close(parameter.grad, rows)
-    return True
+    return gradient_errors(net, plain, rank, world_size)
 
 
 def test_accumulation_evaluation_a_second_finish_and_clipping_are_those_of_one_process():
-    assert all(spawn(accumulate, 2, 2))
+    for errors in spawn(accumulate, 2, 2):
+        assert max(errors.values()) < 1e-6, errors
 
 
 def clip_large_gradients(rank):
@@ -306,12 +289,7 @@ def leave_out(rank, world_size):
             each.zero_grad()
             each(x).sin().sum().backward()
             finish(each)
-        for mine, whole in zip(block.parameters(), plain.parameters(), strict=True):
-            if whole.grad is None:
-                assert mine.grad is None
-                continue
-            expected = whole.grad.split(-(-len(whole) // world_size))[rank] if whole.ndim == 2 else whole.grad
-            results.append(float((mine.grad - expected).abs().max()))
+        results += gradient_errors(block, plain, rank, world_size).values()
     return results
 
 
@@ -393,8 +371,7 @@ def differentiate_alone(rank, world_size):
         for each in (net, plain):
             each(x).sin().sum().backward()
             finish(each)
-        rows = plain.weight.grad.split(-(-len(plain.weight) // world_size))[rank]
-        results[name] = float((net.module[0].weight.grad - rows).abs().max())
+        results[name] = max(gradient_errors(net.module[0], plain, rank, world_size).values())
     return results
 
 
@@ -461,11 +438,7 @@ def attend(rank, world_size):
         for output in outputs if is_training else []:
             output.sin().sum().backward()
     finish(net)
-    for name, parameter in net.module.named_parameters():
-        whole = plain.get_parameter(name).grad
-        rows = whole if whole.shape == parameter.shape else whole.split(-(-len(whole) // world_size))[rank]
-        results.append(float((parameter.grad - rows).abs().max()))
-    return results
+    return [*results, *gradient_errors(net, plain, rank, world_size).values()]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -544,11 +517,7 @@ def write_in_place(rank, world_size):
         for _ in range(2):
             each(x).square().sum().backward()
         finish(each)
-    return max(
-        float((mine.grad - whole.grad.split(-(-len(whole) // world_size))[rank]).abs().max())
-        for mine, whole in zip(net.module.parameters(), plain.parameters(), strict=True)
-        if whole.ndim == 2
-    )
+    return max(gradient_errors(net, plain, rank, world_size).values())
 
 
 def test_outputs_may_be_written_in_place():
@@ -648,8 +617,7 @@ def train_in_pairs(rank):
     pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
     net = FullyShardedDataParallel(seeded(Toy, rank), process_group=pair)
     train(net, rank % 2, 2, first=10 * (rank // 2))
-    whole, alone = net.state_dict(), train(seeded(Toy, rank // 2 * 2), first=10 * (rank // 2))
-    return max(float((whole[name] - alone[name]).abs().max()) for name in alone)
+    return max_error(net.state_dict(), train(seeded(Toy, rank // 2 * 2), first=10 * (rank // 2)))
 
 
 def test_sub_groups_share_models_of_their_own():
@@ -666,8 +634,7 @@ def train_in_groups_of_some(rank):
         if (number := dist.get_rank(group)) >= 0:
             net = FullyShardedDataParallel(seeded(Toy), process_group=group)
             train(net, number, dist.get_world_size(group))
-            whole, alone = net.state_dict(), train(seeded(Toy))
-            errors.append(max(float((whole[name] - alone[name]).abs().max()) for name in alone))
+            errors.append(max_error(net.state_dict(), train(seeded(Toy))))
     return errors
 
 
@@ -713,8 +680,7 @@ def test_frozen_weights_of_any_dtype_are_gathered():
 def train_with_plain_collectives(rank, world_size):
     net = FullyShardedDataParallel(draw(3))
     train(net, rank, world_size)
-    whole, alone = net.state_dict(), train(draw(3))
-    return max(float((whole[name] - alone[name]).abs().max()) for name in alone)
+    return max_error(net.state_dict(), train(draw(3)))
 
 
 def test_a_backend_without_collectives_of_shards_trains_the_same():
@@ -739,8 +705,7 @@ def train_checkpointed(rank, world_size):
                 net(mine).square().mean().backward()
                 finish(net)
                 optimizer.step()
-        whole, alone = nets[0].state_dict(), nets[1].state_dict()
-        error = max(float((whole[name] - value).abs().max()) for name, value in alone.items())
+        error = max_error(*(net.state_dict() for net in nets))
         results[mode, offload] = error, most_gathered(nets[0])
     return results
 
@@ -844,5 +809,4 @@ def test_copy_engines_move_the_same_rows_as_collectives(world_size, num_bytes):
             (copied, traffic), (collected, other_traffic) = results[True, dtype], results[False, dtype]
             assert traffic == other_traffic
             torch.testing.assert_close(copied, collected, rtol=1e-6, atol=1e-6)
-        error = max(float((results[True, None][0][name] - value).abs().max()) for name, value in alone.items())
-        assert error < 1e-6
+        assert max_error(results[True, None][0], alone) < 1e-6

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from cs336_systems.distributed.fsdp import FullyShardedDataParallel
 from tests.distributed.models import FEATURES_IN, FEATURES_OUT
 from tests.distributed.ranks import spawn
-from tests.distributed.steps import backward, batch, counted, error_of, finish, seeded
+from tests.distributed.steps import backward, batch, counted, error_of, finish, gradient_errors, seeded
 
 
 class _Fail(torch.autograd.Function):
@@ -132,12 +132,7 @@ def errors(rank, world_size, steps):
     for net in (sharded, alone):
         steps(net, loss)
         finish(net)
-    found = {}
-    for name, parameter in sharded.module.named_parameters():
-        whole = alone.get_parameter(name).grad
-        rows = whole if whole.ndim < 2 else whole.split(-(-len(whole) // world_size))[rank]
-        found[name] = float((parameter.grad - rows).abs().max())
-    return found
+    return gradient_errors(sharded, alone, rank, world_size)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -10,7 +10,7 @@ from cs336_systems.training import cross_entropy
 from cs336_systems.transformer import TransformerLM
 from tests.distributed.drawn import draw
 from tests.distributed.ranks import spawn
-from tests.distributed.steps import batch, finish
+from tests.distributed.steps import batch, finish, max_error
 
 
 def train(net, rank=0, world_size=1):
@@ -33,7 +33,7 @@ def errors_of_drawn_models(rank, world_size, seeds):
     for seed in seeds:
         sharded, alone = train(FullyShardedDataParallel(draw(seed)), rank, world_size), train(draw(seed))
         assert sharded.keys() == alone.keys()
-        errors[seed] = max(float((sharded[name] - alone[name]).abs().max()) for name in alone)
+        errors[seed] = max_error(sharded, alone)
     return errors
 
 
