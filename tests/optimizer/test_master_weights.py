@@ -44,6 +44,16 @@ def exact_adamw(weight, gradients, rule=RULE):
     return weight
 
 
+def updated(update, weight, gradients, rule=RULE, **held):
+    """Apply an update for each gradient, from a state of zeros and what is `held` beside; return the weight."""
+    state = {name: torch.zeros(len(weight), device=DEVICE) for name in ("exp_avg", "exp_avg_sq")} | held
+    with torch.no_grad():
+        for step, gradient in enumerate(gradients, 1):
+            state["step"] = torch.tensor(float(step), device=DEVICE)
+            update(weight, gradient, state, rule)
+    return weight
+
+
 @pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n", SIZES)
@@ -51,15 +61,9 @@ def test_three_updates_equal_float64(n, dtype, update):
     weight, gradients = tensors(n, dtype)
     exact = exact_adamw(weight, gradients)
     around = torch.full((n + 64,), torch.nan, device=DEVICE)  # the memory behind the master weight must not change
-    state = {name: torch.zeros(n, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
-    state["step"] = torch.zeros((), device=DEVICE)
-    if dtype == torch.bfloat16:
-        state["master"] = around[:n].copy_(weight.detach())
-    with torch.no_grad():
-        for gradient in gradients:
-            state["step"] += 1
-            update(weight, gradient, state, RULE)
-    held = state.get("master", weight)
+    master = {"master": around[:n].copy_(weight.detach())} if dtype == torch.bfloat16 else {}
+    updated(update, weight, gradients, **master)
+    held = master.get("master", weight)
     torch.testing.assert_close(held.double(), exact, rtol=1e-6, atol=3e-7)
     assert around[n:].isnan().all()
     truncates = update is adamw_update_triton and DEVICE == "cpu"  # Triton's interpreter does not round
@@ -85,20 +89,14 @@ def test_threads_at_once_update_as_one():
     """Of Triton too: its interpreter by itself runs one kernel at a time."""
     ready = threading.Barrier(3)
 
-    def updated(n):
+    def in_a_thread(n):
         weight, gradients = tensors(n, torch.float32)
-        state = {name: torch.zeros(n, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
-        state["step"] = torch.zeros((), device=DEVICE)
         ready.wait()
-        with torch.no_grad():
-            for gradient in gradients:
-                state["step"] += 1
-                adamw_update_triton(weight, gradient, state, RULE)
-        return weight
+        return updated(adamw_update_triton, weight, gradients)
 
     sizes = (50_000, 50_001, 50_002)
     with ThreadPoolExecutor(3) as threads:
-        for n, weight in zip(sizes, threads.map(updated, sizes), strict=True):
+        for n, weight in zip(sizes, threads.map(in_a_thread, sizes), strict=True):
             torch.testing.assert_close(weight.double(), exact_adamw(*tensors(n, torch.float32)), rtol=1e-6, atol=3e-7)
 
 
@@ -123,12 +121,7 @@ def test_betas_may_be_zero(betas, update):
     rule = RULE._replace(betas=betas)
     weight, gradients = tensors(7, torch.float32)
     exact = exact_adamw(weight, gradients, rule)
-    state = {name: torch.zeros(7, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
-    state["step"] = torch.zeros((), device=DEVICE)
-    with torch.no_grad():
-        for gradient in gradients:
-            state["step"] += 1
-            update(weight, gradient, state, rule)
+    updated(update, weight, gradients, rule)
     torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
 
 
@@ -137,12 +130,7 @@ def test_a_gradient_may_be_a_view_of_its_negative(update):
     """As torch takes the imaginary part of a conjugate; of one element the view is contiguous."""
     weight, gradients = tensors(1, torch.float32)
     exact = exact_adamw(weight, gradients)
-    state = {name: torch.zeros(1, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
-    state["step"] = torch.zeros((), device=DEVICE)
-    with torch.no_grad():
-        for gradient in gradients:
-            state["step"] += 1
-            update(weight, torch.complex(gradient, -gradient).conj().imag, state, RULE)
+    updated(update, weight, [torch.complex(gradient, -gradient).conj().imag for gradient in gradients])
     torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
 
 
@@ -151,21 +139,17 @@ def test_a_gradient_may_be_zeros_without_memory(update):
     weight, _ = tensors(7, torch.float32)
     weight.sgn().sum().backward()
     exact = exact_adamw(weight, [torch.zeros(7, device=DEVICE)])
-    state = {name: torch.zeros(7, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
-    with torch.no_grad():
-        update(weight, weight.grad, state | {"step": torch.ones((), device=DEVICE)}, RULE)
+    updated(update, weight, [weight.grad])
     torch.testing.assert_close(weight.double(), exact, rtol=1e-6, atol=3e-7)
 
 
 @pytest.mark.parametrize("update", [adamw_update, adamw_update_triton])
 def test_without_a_beta_a_gradient_is_its_own_average_whatever_was_before(update):
     weight = torch.zeros(3, device=DEVICE)
-    state = {name: torch.zeros(3, device=DEVICE) for name in ("exp_avg", "exp_avg_sq")}
+    average = torch.zeros(3, device=DEVICE)
     last = torch.tensor([1e-4, 3e-5, -7e-5], device=DEVICE)
-    for step, gradient in enumerate((torch.full_like(last, 1e5), last), 1):
-        state["step"] = torch.tensor(float(step), device=DEVICE)
-        update(weight, gradient, state, RULE._replace(betas=(0.0, 0.99)))
-    assert torch.equal(state["exp_avg"], last)
+    updated(update, weight, (torch.full_like(last, 1e5), last), RULE._replace(betas=(0.0, 0.99)), exp_avg=average)
+    assert torch.equal(average, last)
 
 
 def test_its_steps_are_those_of_autocast():
