@@ -1,9 +1,10 @@
 """One measurement at a time."""
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -34,17 +35,22 @@ def see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return see
 
 
-def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def held(folder: Path, *gpus: str) -> Iterator["subprocess.Popen[str]"]:
+    """Yield a process that measures on these GPUs, until its input ends."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDER, str(folder), *gpus], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
-        assert holder.stdin is not None
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
+        yield holder
+
+
+def test_a_second_measurement_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
+    with held(tmp_path) as holder:
         refused = pytest.raises(Busy, match=rf"process {holder.pid}: python -m perf gate main")
         with refused, measuring("x"):
             pass
-        holder.stdin.close()
     with measuring("x"):
         pass
 
@@ -75,11 +81,7 @@ def test_a_folder_that_takes_no_lock_is_named_in_one_line(tmp_path: Path, monkey
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held(tmp_path) as holder:
         holder.kill()
         holder.wait()
     with measuring("x"):
@@ -94,12 +96,7 @@ def test_a_note_that_anybody_may_have_written_names_nobody(tmp_path: Path, conte
 
 def test_who_waits_is_told_why_and_gets_it_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "PATIENCE_S", 0.05)
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held(tmp_path) as holder:
         told: list[str] = []
 
         def wait(said: str) -> None:
@@ -111,15 +108,7 @@ def test_who_waits_is_told_why_and_gets_it_in_the_end(tmp_path: Path, monkeypatc
 
 
 def test_gpus_are_held_one_by_one(tmp_path: Path, see: Callable[..., None]) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path), "GPU-2", "GPU-1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        holder.stdout.readline()
+    with held(tmp_path, "GPU-2", "GPU-1") as holder:
         see("GPU-0", "GPU-3")
         with measuring("x"):
             pass
@@ -130,7 +119,6 @@ def test_gpus_are_held_one_by_one(tmp_path: Path, see: Callable[..., None]) -> N
         see("GPU-0")
         with measuring("x"):
             pass  # what the refused one had taken is free again
-        holder.stdin.close()
 
 
 def test_without_a_driver_no_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
