@@ -21,22 +21,12 @@ def compile_calls(shapes: list[str], dtypes: tuple[str, ...] = DTYPES) -> Iterat
     Narrow loads of head vectors have 2 bytes, or 4 in the kernel that splits float32: 8 elements are 16 bytes or more.
     """
     import torch
-    from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
     from cs336_systems.attention import gpu, launch, planning
     from cs336_systems.attention.request import Request
-
-    class NoGPU:
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int = 0) -> int:
-            return 0
+    from tests.attention.no_gpu import NoGPU
 
     driver.set_active(NoGPU())
     kernels: list[str] = []

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from cs336_systems.attention.launch import Launch, compile_side_by_side
+from tests.attention.no_gpu import NoGPU
 
 
 @triton.jit
@@ -27,22 +27,6 @@ def working_kernel(X_ptr, N: tl.constexpr):
     tl.store(X_ptr + tl.arange(0, N), 1.0)
 
 
-class NoGPU:
-    """Triton's driver for a GPU that is not here."""
-
-    def get_current_target(self) -> GPUTarget:
-        """Return a Hopper GPU's."""
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        """Return the only one."""
-        return 0
-
-    def get_current_stream(self, device: int = 0) -> int:
-        """Return the default stream."""
-        return 0
-
-
 X = torch.zeros(1024)
 
 
@@ -53,12 +37,6 @@ def compile_two(kernel: Any, n: int) -> str:
     except Exception as error:
         return type(error).__name__
     return "compiled" if len(kernel.device_caches[0][0]) >= 2 else "not compiled"
-
-
-def in_new_thread(kernel: Any, n: int) -> str:
-    """Return `compile_two` of another thread, such as autograd's."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(compile_two, kernel, n).result()
 
 
 def main() -> None:

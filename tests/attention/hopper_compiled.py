@@ -15,19 +15,10 @@ from typing import Any
 
 def compile_instead_of_launching() -> list[tuple[str, Any]]:
     """From now on a launch compiles for 9.0 and does no more: names of kernels and what became of them."""
-    from triton.backends.compiler import GPUTarget
     from triton.runtime import driver
     from triton.runtime.jit import JITFunction
 
-    class NoGPU:
-        def get_current_target(self) -> GPUTarget:
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int = 0) -> int:
-            return 0
+    from tests.attention.no_gpu import NoGPU
 
     driver.set_active(NoGPU())
     compiled: list[tuple[str, Any]] = []

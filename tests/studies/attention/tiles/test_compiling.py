@@ -19,18 +19,10 @@ from perf.studies.attention.tiles import compiling
 # A real compiler, for a GPU that need not be here; loading, which needs one, is left out.
 WITHOUT_GPU = """
 import json, sys
-from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import CompiledKernel
 from triton.runtime import driver
 from perf.studies.attention.tiles.compiling import compiled
-
-class NoGPU:
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-    def get_current_device(self):
-        return 0
-    def get_current_stream(self, device=0):
-        return 0
+from tests.attention.no_gpu import NoGPU
 
 driver.set_active(NoGPU())
 CompiledKernel._init_handles = lambda self: None
