@@ -1,5 +1,6 @@
 """The correctness gate of the attention kernels: inputs, a float64 oracle, and a tolerance with a reason."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -194,6 +195,18 @@ def run_flash(
     out = function.apply(q, k, v, *options)
     grads = torch.autograd.grad(out, (q, k, v), grad_out, retain_graph=True)
     return dict(zip(("out", "lse", "dq", "dk", "dv"), (out.detach(), saved_lse(out, q), *grads), strict=True))
+
+
+def assert_as_exact_as_eager(
+    run: Callable[[Tensor, Tensor, Tensor, Tensor, bool], dict[str, Tensor]],
+    shape: Shape,
+    dtype: torch.dtype,
+    is_causal: bool,
+) -> None:
+    """Hold what `run` makes of q, k, v, grad_out and is_causal to the gate."""
+    q, k, v, grad_out = make_inputs(shape, dtype)
+    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
+    assert_within_gate(run(q, k, v, grad_out, is_causal), exact, eager, dtype)
 
 
 def saved_lse(out: Tensor, q: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Both FlashAttention-2 implementations: the course's tests, then the gate of `gate.py` over all shapes."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from tests.attention.gate import (
     GROUPED_SHAPES,
     SHAPES,
     Shape,
+    assert_as_exact_as_eager,
     assert_within_gate,
     exact_and_eager,
     make_inputs,
@@ -92,9 +94,7 @@ def gate_cases() -> list[object]:
 
 @pytest.mark.parametrize(("impl", "dtype", "shape", "is_causal"), gate_cases())
 def test_flash_is_as_exact_as_eager(impl: str, dtype: torch.dtype, shape: Shape, is_causal: bool) -> None:
-    q, k, v, grad_out = make_inputs(shape, dtype)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-    assert_within_gate(run_flash(FUNCTIONS[impl](), q, k, v, grad_out, is_causal), exact, eager, dtype)
+    assert_as_exact_as_eager(partial(run_flash, FUNCTIONS[impl]()), shape, dtype, is_causal)
 
 
 @pytest.mark.parametrize("impl", FUNCTIONS)
@@ -160,11 +160,9 @@ def test_the_tiled_backward_does_not_depend_on_its_tiles(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(flash_pytorch, "Q_TILE_SIZE", 32)
     monkeypatch.setattr(flash_pytorch, "K_TILE_SIZE", 16)
-    q, k, v, grad_out = make_inputs(Shape((2,), 113, 67, 40), torch.float32)
+    run = partial(run_flash, flash_pytorch.FlashAttentionPyTorch)
     for is_causal in (False, True):
-        exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-        got = run_flash(flash_pytorch.FlashAttentionPyTorch, q, k, v, grad_out, is_causal)
-        assert_within_gate(got, exact, eager, q.dtype)
+        assert_as_exact_as_eager(run, Shape((2,), 113, 67, 40), torch.float32, is_causal)
 
 
 def test_the_pytorch_backward_passes_gradcheck() -> None:

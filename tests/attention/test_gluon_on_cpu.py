@@ -21,7 +21,7 @@ from cs336_systems.attention.hopper_tables import (
 )
 from cs336_systems.attention.request import Request
 from cs336_systems.attention.tiles import padded_head_dim
-from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs
+from tests.attention.gate import Shape, assert_as_exact_as_eager, assert_within_gate, exact_and_eager, make_inputs
 from tests.attention.gluon_on_cpu import launchers_on_cpu
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="launches its plain kernels in Triton's interpreter")
@@ -121,9 +121,7 @@ def gate_cases() -> list[Any]:
 @pytest.mark.parametrize(("shape", "is_causal"), gate_cases())
 def test_the_kernels_are_as_exact_as_eager(of_either: Run, shape: Shape, is_causal: bool) -> None:
     """In float32: no rounding hides a wrong mask."""
-    q, k, v, grad_out = make_inputs(shape, torch.float32)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-    assert_within_gate(of_either(q, k, v, grad_out, is_causal), exact, eager, torch.float32)
+    assert_as_exact_as_eager(of_either, shape, torch.float32, is_causal)
 
 
 @pytest.mark.parametrize(
@@ -185,34 +183,27 @@ def test_programs_share_the_tiles_in_pieces(
 def test_programs_share_the_visits_of_a_key_tile(
     launchers: Any, shape: Shape, splits: int, heads_at_once: int, is_causal: bool
 ) -> None:
-    q, k, v, grad_out = make_inputs(shape, torch.float32)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
     plans = launchers.gluon_forward, launchers.gluon_backward
     choices = {d: how._replace(splits=splits, heads_at_once=heads_at_once) for d, how in HOPPER_BACKWARD.items()}
-    got = run(plans, HOPPER_FORWARD, choices, q, k, v, grad_out, is_causal)
-    assert_within_gate(got, exact, eager, torch.float32)
+    assert_as_exact_as_eager(partial(run, plans, HOPPER_FORWARD, choices), shape, torch.float32, is_causal)
 
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 def test_programs_share_the_visits_of_a_key_tile_of_pieces(launchers: Any, is_causal: bool) -> None:
     """Of the last key tile, if causal, only two of three programs visit any queries."""
-    q, k, v, grad_out = make_inputs(Shape((1, 2), 130, 140, 64, heads_per_kv_head=2), torch.float32)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
     plans, how = (launchers.pieces_forward, launchers.pieces_backward), HOPPER_FLOAT32[64, 3]
-    got = run(plans, {64: how}, {64: how._replace(splits=3)}, q, k, v, grad_out, is_causal)
-    assert_within_gate(got, exact, eager, torch.float32)
+    shared = partial(run, plans, {64: how}, {64: how._replace(splits=3)})
+    assert_as_exact_as_eager(shared, Shape((1, 2), 130, 140, 64, heads_per_kv_head=2), torch.float32, is_causal)
 
 
 @pytest.mark.parametrize("d", [72, 128])
 @pytest.mark.parametrize("ds_stages", [1, 2])
 def test_each_number_of_slots_of_ds_in_a_wide_backward_is_exact(launchers: Any, ds_stages: int, d: int) -> None:
     """Over five tiles of queries, so that each ring goes round twice; of the last program the second half is no key."""
-    q, k, v, grad_out = make_inputs(Shape((1, 1), 300, 180, d), torch.float32)
-    exact, eager = exact_and_eager(q, k, v, grad_out, True)
     plans = launchers.gluon_forward, launchers.gluon_backward
-    choices = HOPPER_BACKWARD[128]._replace(ds_stages=ds_stages)
-    got = run(plans, HOPPER_FORWARD, {128: choices}, q, k, v, grad_out, True)
-    assert_within_gate(got, exact, eager, torch.float32)
+    choices = {128: HOPPER_BACKWARD[128]._replace(ds_stages=ds_stages)}
+    wide = partial(run, plans, HOPPER_FORWARD, choices)
+    assert_as_exact_as_eager(wide, Shape((1, 1), 300, 180, d), torch.float32, True)
 
 
 def test_more_heads_share_a_key_head_than_it_has_bytes(launchers: Any) -> None:
@@ -233,9 +224,7 @@ def test_one_query_or_one_key_is_off_by_rounding_alone(of_either: Run, shape: Sh
 
 @pytest.mark.parametrize("is_causal", [False, True], ids=["full", "causal"])
 def test_pieces_of_one_query_are_as_exact_as_eager(in_pieces: Callable[[int], Run], is_causal: bool) -> None:
-    q, k, v, grad_out = make_inputs(ONE_QUERY, torch.float32)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-    assert_within_gate(in_pieces(3)(q, k, v, grad_out, is_causal), exact, eager, torch.float32)
+    assert_as_exact_as_eager(in_pieces(3), ONE_QUERY, torch.float32, is_causal)
 
 
 @pytest.mark.parametrize("d", [64, 128])

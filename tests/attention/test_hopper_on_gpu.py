@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,14 @@ from cs336_systems.attention import gpu, hopper
 from cs336_systems.attention.api import flash_attention
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
 from cs336_systems.attention.gpu import runs_gluon
-from tests.attention.gate import Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
+from tests.attention.gate import (
+    Shape,
+    assert_as_exact_as_eager,
+    assert_within_gate,
+    exact_and_eager,
+    make_inputs,
+    run_flash,
+)
 
 HERE = torch.device("cuda", 0)
 pytestmark = [
@@ -84,9 +92,7 @@ def gradients(out: Tensor, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) ->
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_they_are_as_exact_as_eager(everywhere: list[str], shape: Shape, dtype: torch.dtype, is_causal: bool) -> None:
-    q, k, v, grad_out = make_inputs(shape, dtype)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+    assert_as_exact_as_eager(partial(run_flash, FlashAttentionTriton), shape, dtype, is_causal)
     assert everywhere == ["forward", "backward"]
 
 
@@ -100,10 +106,8 @@ def test_programs_of_one_warp_group_are_as_exact_as_eager(
     monkeypatch.setattr(hopper, "HOPPER_MANY", 2**20)
     d, is_causal = entry
     for keys in (512, 700):
-        q, k, v, grad_out = make_inputs(Shape((1, heads), 333, keys, d), torch.bfloat16)
-        exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-        got = run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal)
-        assert_within_gate(got, exact, eager, torch.bfloat16)
+        shape = Shape((1, heads), 333, keys, d)
+        assert_as_exact_as_eager(partial(run_flash, FlashAttentionTriton), shape, torch.bfloat16, is_causal)
         assert everywhere[0] == "forward"
 
 
@@ -143,18 +147,14 @@ def test_they_are_as_exact_as_eager_at_random_shapes(
     dtype, is_causal = draw.choice(DTYPES), draw.random() < 0.5
     d = draw.randint(16, 128) if dtype == torch.float32 else 8 * draw.randint(2, 16)
     shape = Shape(leading, *lengths, d, layout, group)
-    q, k, v, grad_out = make_inputs(shape, dtype)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+    assert_as_exact_as_eager(partial(run_flash, FlashAttentionTriton), shape, dtype, is_causal)
     assert everywhere
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(("n", "d"), [(4096, 64), (4096, 128), (8192, 64)])  # the last has one tile a program
 def test_a_size_that_takes_them_by_itself(n: int, d: int, dtype: torch.dtype) -> None:
-    q, k, v, grad_out = make_inputs(Shape((1, 8), n, n, d), dtype)
-    exact, eager = exact_and_eager(q, k, v, grad_out, True)
-    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, True), exact, eager, q.dtype)
+    assert_as_exact_as_eager(partial(run_flash, FlashAttentionTriton), Shape((1, 8), n, n, d), dtype, True)
 
 
 @pytest.mark.parametrize("d", [64, 128])

@@ -1,12 +1,13 @@
 """Shapes drawn at random, a tenth of them of one query: every kernel choice, held to the float64 oracle."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
 
 from cs336_systems.attention.flash_triton import FlashAttentionTriton
-from tests.attention.gate import DEVICE, Shape, assert_within_gate, exact_and_eager, make_inputs, run_flash
+from tests.attention.gate import DEVICE, Shape, assert_as_exact_as_eager, run_flash
 
 ON_GPU = DEVICE == "cuda"
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if ON_GPU else [])]  # Triton's interpreter has no bfloat16
@@ -26,10 +27,7 @@ def drawn(seed: int) -> tuple[Shape, torch.dtype, bool]:
 
 
 def check(seed: int) -> None:
-    shape, dtype, is_causal = drawn(seed)
-    q, k, v, grad_out = make_inputs(shape, dtype)
-    exact, eager = exact_and_eager(q, k, v, grad_out, is_causal)
-    assert_within_gate(run_flash(FlashAttentionTriton, q, k, v, grad_out, is_causal), exact, eager, dtype)
+    assert_as_exact_as_eager(partial(run_flash, FlashAttentionTriton), *drawn(seed))
 
 
 @pytest.mark.parametrize("seed", range(11))
