@@ -1,5 +1,6 @@
 """A step over several ranks as a workload: its arms, and the refusal of a wrong step."""
 
+import contextlib
 from unittest.mock import patch
 
 import pytest
@@ -19,6 +20,14 @@ COMMON = {"size": "tiny", "context_length": 16, "batch": 4, "precision": "fp32",
 PARALLEL = COMMON | {"bucket_size_mb": 0.1, "mode": "exposed"}
 OF_STRATEGIES = [("data_parallel", PARALLEL | {"strategy": strategy}) for strategy in data_parallel.STRATEGIES]
 OF_SHARDINGS = [("sharded_optimizer", COMMON | {"sharding": sharding}) for sharding in sharded_optimizer.SHARDINGS]
+
+
+@contextlib.contextmanager
+def noted_models(module):
+    """Yield a list of the models that a module of workloads builds inside."""
+    models, build_model = [], module.build_model
+    with patch.object(module, "build_model", lambda *args: models.append(build_model(*args)) or models[-1]):
+        yield models
 
 
 class Compiled(nn.Module):
@@ -52,11 +61,7 @@ def test_a_compiled_model_is_what_runs():
 
 def check_captured_steps(rank):
     """The errors that the checks found, of every strategy in both modes, where a step is replayed."""
-    models, build_model, make_train_step = [], data_parallel.build_model, training.make_train_step
-
-    def noted(*args):
-        models.append(build_model(*args))
-        return models[-1]
+    make_train_step = training.make_train_step
 
     class Replayed:
         """A fake `training.Captured`: it writes gradients where they were at the capture and binds none."""
@@ -74,7 +79,7 @@ def check_captured_steps(rank):
                 parameter.grad = before
 
     with (
-        patch.object(data_parallel, "build_model", noted),
+        noted_models(data_parallel) as models,
         patch.object(training, "Captured", Replayed),
         patch.object(training, "make_train_step", lambda *args, variant, **kwargs: make_train_step(*args, **kwargs)),
     ):
@@ -94,13 +99,8 @@ def test_the_checks_look_at_the_gradients_of_the_step_that_was_replayed_last():
 
 def take_all_arms(rank):
     """Return weights and all-reduces of two steps of each arm, by strategy, on one rank."""
-    found, models, build_model = {}, [], data_parallel.build_model
-
-    def noted(*args):
-        models.append(build_model(*args))
-        return models[-1]
-
-    with patch.object(data_parallel, "build_model", noted):
+    found = {}
+    with noted_models(data_parallel) as models:
         for workload, params in OF_STRATEGIES:
             arms = []
             for mode, arm in (("exposed", "run"), ("exposed", "without"), ("alone", "run")):
@@ -143,14 +143,9 @@ def test_the_batch_of_a_rank_is_four_unless_it_is_another():
 
 def count_all_reduces(rank):
     """Return the all-reduces of a step, which moves all weights, by sharding."""
-    found, models, build_model = {}, [], sharded_optimizer.build_model
-
-    def noted(*args):
-        models.append(build_model(*args))
-        return models[-1]
-
+    found = {}
     for workload, params in OF_SHARDINGS:
-        with patch.object(sharded_optimizer, "build_model", noted):
+        with noted_models(sharded_optimizer) as models:
             work = build(workload, params, "cpu")
         before = [value.detach().clone() for value in models[-1].parameters()]
         with counted() as traffic:
