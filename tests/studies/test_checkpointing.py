@@ -1,30 +1,20 @@
 """The study of checkpoints: a row for every k and mode, and the best k of 2026's xl."""
 
-import json
-
 import pytest
-from click.testing import CliRunner
 
 from cs336_systems.configs import Checkpointing
-from perf.__main__ import main
 from perf.studies import checkpointing as study
 from perf.studies.lm import Setting, predicted_bytes, training_of
 from perf.workloads import transformer_state
 from perf.workloads.workload import Unavailable
+from tests.studies.running import invoke, run_study
 
 XL = Setting("2.7B", 2048, 4, "fp32", "eager", "triton")
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["study", "checkpointing", *arguments])
-
-
 def test_every_k_and_mode_has_a_row_and_a_sentence(tmp_path):
-    done = run(
-        "--size", "tiny", "--context", "8", "--batch", "1", "--steps", "2", "--warm-up", "0", "--out", str(tmp_path)
-    )
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "checkpointing.json").read_text())["rows"]
+    tiny = ["--size", "tiny", "--context", "8", "--batch", "1", "--steps", "2", "--warm-up", "0"]
+    rows, said = run_study(tmp_path, "checkpointing", *tiny)
     assert [row["status"] for row in rows] == ["ok"] * len(rows)
     ways = [(row["every"], row["mode"], row["offload"]) for row in rows]
     one = [(1, mode, offload) for mode in ("nested", "selective") for offload in (False, True)]
@@ -33,7 +23,7 @@ def test_every_k_and_mode_has_a_row_and_a_sentence(tmp_path):
     assert (none["recomputed"], single["recomputed"], both["recomputed"]) == (0, 1, 0)
     assert none["flops"] == both["flops"] < single["flops"]
     assert single["predicted_bytes"] <= none["predicted_bytes"] == both["predicted_bytes"]
-    assert "the least peak that is predicted has k = " in done.output
+    assert "the least peak that is predicted has k = " in said
     assert (tmp_path / "checkpointing-tiny-8-fp32.png").stat().st_size < 200_000
 
 
@@ -69,7 +59,7 @@ def test_time_is_predicted_by_the_flops_of_the_cheapest_that_ran():
     ],
 )
 def test_what_cannot_be_studied_is_one_clear_line(arguments, message):
-    done = run("--size", "tiny", *arguments)
+    done = invoke("checkpointing", "--size", "tiny", *arguments)
     assert done.exit_code == 2
     assert message in done.output.splitlines()[-1]
 

@@ -3,19 +3,18 @@
 import json
 
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness.status import describe
 from perf.studies import compile as study
 from perf.studies.lm import Setting
+from tests.studies.running import invoke
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--seq-len", "32", "--d", "16"]
 
 
 def test_eager_is_measured_in_both_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)  # no machine of the tests needs a compiler
-    done = CliRunner().invoke(main, ["study", "compile", *TINY, "--variant", "eager", "--out", str(tmp_path)])
+    done = invoke("compile", *TINY, "--variant", "eager", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     attention, model = (json.loads((tmp_path / f"compile-{part}.json").read_text()) for part in study.PARTS)
     assert [(row["variant"], row["status"]) for row in attention["rows"]] == [("eager", "ok"), ("compiled", "ok")]
@@ -30,7 +29,7 @@ def test_a_part_that_measures_nothing_keeps_what_is_on_file(tmp_path, monkeypatc
     monkeypatch.setattr(study, "measure_model", lambda *of: 1 / 0)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     (tmp_path / "compile-model.json").write_text("earlier")
-    done = CliRunner().invoke(main, ["study", "compile", *TINY, "--variant", "eager", "--out", str(tmp_path)])
+    done = invoke("compile", *TINY, "--variant", "eager", "--out", str(tmp_path))
     assert done.exit_code == 0 and "division by zero" in done.output
     assert (tmp_path / "compile-model.json").read_text() == "earlier"
     assert (tmp_path / "compile-attention.json").exists()

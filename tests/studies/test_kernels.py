@@ -1,7 +1,6 @@
 """The study of kernels attributes them to ranges, sorts them by kind, and names the limit that the numbers show."""
 
 import itertools
-import json
 import os
 import shlex
 import stat
@@ -13,18 +12,14 @@ import torch
 from click.testing import CliRunner
 from torch.autograd import DeviceType
 
-from perf.__main__ import main
 from perf.studies import lm
 from perf.studies.kernels import nsys, profiling, results, study
 from perf.studies.kernels.profiling import Kernel, busy_s, kind_of, profile_of, summary
 from perf.studies.lm import Setting
+from tests.studies.running import invoke, run_study
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--warm-up", "1", "--steps", "1"]
 SETTING = Setting("tiny", 16, 2, "fp32", "eager", "reference")
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["study", "kernels", *arguments])
 
 
 def event(name, start, end, *, device="CPU", annotation=False, number=0, linked=0, thread=1, own=0.0):
@@ -218,7 +213,7 @@ def test_where_nsys_exists_it_runs_the_process_and_its_failure_is_one_line(monke
     fake.write_text(FAKE % {"python": sys.executable, "ran": ran, "status": status})
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    done = invoke(*TINY, "--nsys")
+    done = invoke("kernels", *TINY, "--nsys")
     assert ran.exists()
     assert done.exit_code == (0 if status == 0 else 1), done.output
     assert ("Error: nsys ended with status 3" in done.output) == (status == 3)
@@ -278,9 +273,7 @@ def test_a_study_on_a_laptop_has_every_range_and_a_row_for_what_does_not_fit(tmp
     monkeypatch.setattr(study, "measure", full_at_8)
     monkeypatch.setenv("PATH", str(tmp_path))
     axes = ["--context", "8", "--attention", "reference", "--attention", "sdpa"]
-    done = invoke(*TINY, *axes, "--nsys", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "kernels.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "kernels", *TINY, *axes, "--nsys")
     eager, fused = (row for row in rows if row["context"] == 16)
     assert {row["status"] for row in rows if row["context"] == 8} == {"out_of_memory"}
     assert set(eager["ranges_s"]) == set(study.RANGES)

@@ -1,14 +1,11 @@
 """The leaderboard's study: its toy runs on a laptop, a slice is extrapolated by the closed forms and says so."""
 
-import json
-
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.studies import leaderboard_2026
 from perf.studies.leaderboard_2026 import WHOLE, answers, params_of, peak_bytes, prediction
+from tests.studies.running import run_study
 
 GIB = 2**30
 
@@ -16,11 +13,9 @@ GIB = 2**30
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_the_toy_runs_on_two_ranks_after_its_prediction(tmp_path):
-    done = CliRunner().invoke(main, ["study", "leaderboard-2026", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    (row,) = json.loads((tmp_path / "leaderboard-2026.json").read_text())["rows"]
+    (row,), said = run_study(tmp_path, "leaderboard-2026")
     assert (row["status"], row["world_size"], row["num_layers"]) == ("ok", 2, 4)
-    assert done.output.index("backward: first group") < done.output.index("Least time") < done.output.index("Step: ")
+    assert said.index("backward: first group") < said.index("Least time") < said.index("Step: ")
 
 
 def test_one_gpu_takes_as_many_layers_as_fit(monkeypatch):

@@ -2,16 +2,13 @@
 
 import dataclasses
 import itertools
-import json
 import os
 
 import pytest
 import torch
-from click.testing import CliRunner
 from torch import nn
 
 from cs336_systems import training
-from perf.__main__ import main
 from perf.harness import ceilings
 from perf.harness.status import describe
 from perf.options import Terminated
@@ -22,12 +19,9 @@ from perf.studies.lm import Setting
 from perf.workloads import peer_step
 from perf.workloads.transformer_oracle import ExactStep
 from perf.workloads.workload import WrongResult
+from tests.studies.running import invoke, run_study
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
-
-
-def study(*arguments):
-    return CliRunner().invoke(main, ["study", *arguments])
 
 
 def timed(size, context, precision="fp32"):
@@ -169,7 +163,7 @@ def build(config, context_length, attention):
     ],
 )
 def test_bad_input_is_one_clear_line(arguments, message):
-    done = study("end-to-end", *TINY, *arguments)
+    done = invoke("end-to-end", *TINY, *arguments)
     assert done.exit_code != 0
     assert message in done.output
     assert "Traceback" not in done.output
@@ -206,14 +200,12 @@ def own_bench():
 
 def test_every_axis_is_an_option_and_every_combination_a_row_with_phases(tmp_path):
     axes = ["--context", "8", "--precision", "fp32", "--precision", "bf16", "--attention", "sdpa"]
-    done = study("end-to-end", *TINY, *axes, "--steps", "2", "--warm-up", "1", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "end-to-end.json").read_text())["rows"]
+    rows, said = run_study(tmp_path, "end-to-end", *TINY, *axes, "--steps", "2", "--warm-up", "1")
     assert len({(row["context"], row["precision"]) for row in rows}) == len(rows) == 2 * 2
     assert {row["attention"] for row in rows} == {"sdpa"}
     assert all(len(row[f"{phase}_s"]) == 2 for row in rows for phase in end_to_end.PHASES)
     assert (tmp_path / "end-to-end.png").stat().st_size > 0
-    assert (lm.ON_A_CPU in done.output) == (not torch.cuda.is_available())
+    assert (lm.ON_A_CPU in said) == (not torch.cuda.is_available())
 
 
 @pytest.mark.slow
@@ -225,9 +217,7 @@ def test_warm_up_counts_from_the_first_step_of_a_fresh_process_of_a_foreign_mode
     )
     monkeypatch.syspath_prepend(tmp_path)
     counts = ["--warm-up", "0", "--warm-up", "2", "--steps", "3"]
-    done = study("warm-up", *TINY, *counts, "--model", "my_model:build", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    (row,) = json.loads((tmp_path / "warm-up.json").read_text())["rows"]
+    (row,), _ = run_study(tmp_path, "warm-up", *TINY, *counts, "--model", "my_model:build")
     assert len(row["forward_s"]) == 5
 
 
@@ -263,7 +253,7 @@ def test_what_is_predicted_not_to_fit_is_not_tried_and_the_largest_that_fits_is_
 )
 def test_a_foreign_model_goes_through_every_study_with_its_attention_swapped(arguments):
     CALLS.clear()
-    done = study(*arguments, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
+    done = invoke(*arguments, *TINY, "--attention", "pytorch", "--model", f"{__name__}:build")
     assert done.exit_code == 0, done.output
     assert CALLS[0] == (2, 4, 16, 16)
 

@@ -1,26 +1,20 @@
 """The memory study counts every byte of a pass, says whose the peak is, and survives what does not fit."""
 
-import json
 import pickle
 import random
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness.status import describe
 from perf.studies import lm
 from perf.studies.lm import Setting
 from perf.studies.memory import recording, study, timeline
 from perf.studies.memory.recording import Recording
+from tests.studies.running import run_study
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2"]
 SETTING = Setting("tiny", 16, 2, "fp32", "eager", "reference")
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["study", "memory", *arguments])
 
 
 def alloc(address, size, *frames):
@@ -83,13 +77,11 @@ def test_a_thinned_course_keeps_its_ends_and_every_extreme():
 
 
 def test_rows_pictures_and_answers(tmp_path):
-    done = invoke(*TINY, "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert "2 x 16 x 64 x 4 bytes = 0.01 MiB" in done.output
-    assert "tiny, context 16, bf16: against fp32, it changes the peak of the forward from" in done.output
-    assert "the largest allocations of the step are of" in done.output
-    assert "attention/reference.py:" in done.output or "training.py:" in done.output
-    rows = json.loads((tmp_path / "memory.json").read_text())["rows"]
+    rows, said = run_study(tmp_path, "memory", *TINY)
+    assert "2 x 16 x 64 x 4 bytes = 0.01 MiB" in said
+    assert "tiny, context 16, bf16: against fp32, it changes the peak of the forward from" in said
+    assert "the largest allocations of the step are of" in said
+    assert "attention/reference.py:" in said or "training.py:" in said
     assert [row["precision"] for row in rows] == ["fp32", "bf16"]
     for row in rows:
         assert (tmp_path / f"memory_tiny_16_{row['precision']}.png").stat().st_size < 200_000
@@ -102,7 +94,7 @@ def test_rows_pictures_and_answers(tmp_path):
         for part in (row["forward"], row["step"]):
             assert part["phases"][-1]["end_bytes"] == pytest.approx(part["requested_before_bytes"], abs=1024)
     if not torch.cuda.is_available():
-        assert lm.ON_A_CPU in done.output
+        assert lm.ON_A_CPU in said
         assert not list(tmp_path.glob("*.pickle"))
 
 

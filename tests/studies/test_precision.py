@@ -1,16 +1,14 @@
 """The precision study: exact sums, dtypes, and training of a model that learns."""
 
 import itertools
-import json
 import math
 from collections import Counter
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.studies import command as studies
 from perf.studies.precision import accumulation, dtypes, results, training
+from tests.studies.running import invoke, run_study
 
 TENSORS = ("parameters", "fc1", "layer norm", "logits", "cross entropy", "gradients")
 
@@ -18,10 +16,6 @@ TENSORS = ("parameters", "fc1", "layer norm", "logits", "cross entropy", "gradie
 def tiny(**changed):
     sizes = {"context": 32, "batch": 8, "steps": 12, "seed": 0, "lr": 3e-3}
     return training.Run(config=training.sizes()["tiny"], device="cpu", **(sizes | changed))
-
-
-def study(*arguments):
-    return CliRunner().invoke(studies, ["precision", *arguments])
 
 
 def test_the_sums_are_exact():
@@ -158,14 +152,13 @@ def test_gradients_that_vanish_in_fp16_are_counted_and_scaling_brings_them_back(
 
 
 def test_the_study_from_end_to_end(tmp_path):
-    done = study("--size", "tiny", "--steps", "12", "--context", "16", "--batch", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
+    tiny = ["--size", "tiny", "--steps", "12", "--context", "16", "--batch", "2"]
+    rows, said = run_study(tmp_path, "precision", *tiny)
     for words in ("9.953125", "device_type", "samples/s", "random seed 0"):
-        assert words in done.output
-    assert "step/s" not in done.output  # no bar where no terminal looks
+        assert words in said
+    assert "step/s" not in said  # no bar where no terminal looks
     if not torch.cuda.is_available():
-        assert "measured on this CPU" in done.output
-    rows = json.loads((tmp_path / "precision.json").read_text())["rows"]
+        assert "measured on this CPU" in said
     assert Counter(row["part"] for row in rows) == {
         "accumulation": 6,
         "dtypes": 4,
@@ -204,6 +197,6 @@ def test_every_precision_starts_alike_and_one_that_does_not_fit_costs_no_other(m
 
 @pytest.mark.parametrize("arguments", [["--size", "gigantic"], ["--context", "1"], ["--lr", "0"], ["--lr", "nan"]])
 def test_bad_options_get_one_line(arguments):
-    done = study(*arguments)
+    done = invoke("precision", *arguments)
     assert done.exit_code == 2
     assert arguments[0] in done.output.splitlines()[-1]

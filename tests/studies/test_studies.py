@@ -18,6 +18,7 @@ from perf.harness.status import PHASES
 from perf.studies import STUDIES, document, spent
 from perf.studies.progress import progress
 from tests.repositories import git
+from tests.studies.running import invoke, run_study
 
 MEASURES_NOTHING = {"accounting", "spent"}
 MEASURES_ONE_MODEL = {"leaderboard-2026"}  # a toy of it on a CPU
@@ -50,25 +51,23 @@ def test_a_number_that_no_machine_could_measure_is_one_line(name):
     for option in study.params:
         if isinstance(option.type, click.IntRange):
             assert option.type.max is not None
-            done = CliRunner().invoke(main, ["study", name, option.opts[0], str(10**30)])
+            done = invoke(name, option.opts[0], str(10**30))
             assert done.exit_code == 2, done.output
             assert option.opts[0] in done.output and str(10**30) in done.output.splitlines()[-1]
 
 
 def test_a_value_that_is_given_twice_counts_once(tmp_path):
-    done = CliRunner().invoke(main, ["study", "accounting", *["--problem", "fsdp_calcs"] * 2, "--out", str(tmp_path)])
+    done = invoke("accounting", *["--problem", "fsdp_calcs"] * 2, "--out", str(tmp_path))
     assert done.exit_code == 0 and done.output.count("fsdp_calcs (") == 1
-    twice = ["--size", "tiny", "--beyond", *["--seq-len", "16", "--d", "8"] * 2, "--out", str(tmp_path)]
-    done = CliRunner().invoke(main, ["study", "attention-memory", *twice])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "attention-memory.json").read_text())["rows"]
+    twice = ["--size", "tiny", "--beyond", *["--seq-len", "16", "--d", "8"] * 2]
+    rows, _ = run_study(tmp_path, "attention-memory", *twice)
     assert len(rows) == len({(row["seq_len"], row["d"]) for row in rows})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they measure here")
 @pytest.mark.parametrize("name", ["clock", "noise"])
 def test_what_needs_a_gpu_says_so_in_one_line(name):
-    done = CliRunner().invoke(main, ["study", name, "--size", "tiny"])
+    done = invoke(name, "--size", "tiny")
     assert done.exit_code == 1
     assert re.fullmatch("Error: .*GPU.*\n", done.output)
 

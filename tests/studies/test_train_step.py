@@ -1,25 +1,19 @@
 """Two arms of a training step, in turn, over several processes: the speed-up, its interval, and what cannot run."""
 
 import functools
-import json
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from cs336_systems import training
 from cs336_systems.attention import reference
 from cs336_systems.transformer import TransformerLM
-from perf.__main__ import main
 from perf.harness import ceilings
 from perf.studies.speedups import FEWEST, Effort, bound_of
 from perf.studies.train_step import arms, study
+from tests.studies.running import invoke, run_study
 
 TINY = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["study", "train-step", *arguments])
 
 
 def peer(config, weights, ids, targets):
@@ -81,9 +75,7 @@ without_mask, never_zeroed = spoilt(sees_all=True), spoilt(adds_up=True)
 def test_a_peer_beside_ours_has_samples_and_peers_that_compute_something_else_have_none(tmp_path):
     peers = ("peer", "other_weights", "without_gradients", "silent", "without_mask", "never_zeroed")
     against = [word for name in peers for word in ("--against", f"{__name__}:{name}")]
-    done = invoke(*TINY, "--ours", "fp32/eager/sdpa", *against, "--processes", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "train-step.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "train-step", *TINY, "--ours", "fp32/eager/sdpa", *against, "--processes", "2")
     assert [row["status"] for row in rows] == ["ok", *["wrong"] * 5]
     assert (
         [len(samples) for samples in rows[0]["against_s"]] == [len(samples) for samples in rows[0]["ours_s"]] == [2, 2]
@@ -109,11 +101,9 @@ def test_the_plain_steps_compute_what_ours_compute(variant):
 def test_a_model_of_one_s_own_is_compared_with_itself(tmp_path):
     own = ["--model", f"{__name__}:TransformerLM"]
     for options, against in (([], f"{study.PLAIN}:eager"), (own, "fp32/eager/reference")):
-        done = invoke(*TINY, *options, "--processes", "2", "--out", str(tmp_path))
-        assert done.exit_code == 0, done.output
-        (row,) = json.loads((tmp_path / "train-step.json").read_text())["rows"]
+        (row,), said = run_study(tmp_path, "train-step", *TINY, *options, "--processes", "2")
         assert (row["against"], row["status"]) == (against, "ok")
-        assert ("TFLOP/s" in done.output) == (options is not own)  # nobody knows another model's FLOPs
+        assert ("TFLOP/s" in said) == (options is not own)  # nobody knows another model's FLOPs
 
 
 def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
@@ -129,7 +119,7 @@ def test_an_arm_of_ours_that_is_wrong_or_too_fast_gets_no_time(monkeypatch):
 
 @pytest.mark.parametrize("arm", ["fp32", "fp8/eager/sdpa", "no_such_module:step", "json:no_such"])
 def test_an_arm_that_cannot_be_is_one_line(arm):
-    done = invoke(*TINY, "--ours", arm)
+    done = invoke("train-step", *TINY, "--ours", arm)
     assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
     assert done.output.startswith(f"Error: --ours '{arm}' was given; allowed: ")
 
@@ -142,7 +132,7 @@ def test_a_module_that_cannot_be_imported_is_one_line_before_anything_is_measure
     name = f"unsound_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
-    done = invoke(*TINY, option, f"{name}:build", "--out", str(tmp_path / "out"))
+    done = invoke("train-step", *TINY, option, f"{name}:build", "--out", str(tmp_path / "out"))
     assert (done.exit_code, len(done.output.splitlines())) == (1, 1), done.output
     assert done.output.startswith(f"Error: {option} '{name}:build' was given; allowed: module:function")
 
@@ -207,6 +197,5 @@ def test_arms_that_do_not_fit_together_go_in_pairs_and_what_fails_is_a_row():
 @pytest.mark.gpu
 def test_a_captured_arm_beside_an_eager_one(tmp_path):
     pair = ["--ours", "bf16_weights/compiled_cuda_graph/sdpa", "--against", "bf16/eager/sdpa"]
-    done = invoke(*TINY, *pair, "--processes", "3", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    assert [row["status"] for row in json.loads((tmp_path / "train-step.json").read_text())["rows"]] == ["ok"]
+    rows, _ = run_study(tmp_path, "train-step", *TINY, *pair, "--processes", "3")
+    assert [row["status"] for row in rows] == ["ok"]

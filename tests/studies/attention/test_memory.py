@@ -1,19 +1,17 @@
 """Eager attention's memory follows a closed form, to the byte."""
 
 import gc
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness import records
 from perf.studies.attention import memory
 from perf.studies.attention.memory import answers, first_that_fails, predicted, shown
+from tests.studies.running import run_study
 
 RECORDS = Path(__file__).resolve().parents[3] / "perf" / "records"
 MODES = {"saved": "before_backward", "forward": "forward", "backward": "backward"}
@@ -102,8 +100,6 @@ def test_the_first_row_is_the_prediction_and_leaves_nothing_behind():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU measures")
 def test_without_a_gpu_the_command_predicts_all_twenty_shapes(tmp_path):
-    done = CliRunner().invoke(main, ["study", "attention-memory", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "attention-memory.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "attention-memory")
     assert len(rows) == 20 and {row["status"] for row in rows} == {"not_measured"}
     assert (tmp_path / "attention-memory.png").stat().st_size > 0

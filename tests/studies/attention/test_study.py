@@ -7,9 +7,7 @@ from dataclasses import replace
 import click
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness.comparison import Comparer
 from perf.harness.instruments import Instruments
 from perf.harness.status import describe
@@ -20,6 +18,7 @@ from perf.studies.speedups import FEWEST, Effort
 from perf.workloads import attention_impls, build
 from perf.workloads.attention import problem_of
 from perf.workloads.attention_check import TOLERANCES
+from tests.studies.running import invoke, run_study
 
 GIB = 2**30
 TINY = Cell("grid", 4, 2, 64, 16, "float32", True, "forward", "wall", "warm")
@@ -55,10 +54,6 @@ def foreign(tmp_path, monkeypatch):
     return "throw_away_kernels"
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["study", "attention", *arguments])
-
-
 def on_gpu(*groups, **wanted):
     return narrowed(list(cells_of({name: GROUPS[name] for name in groups})), **wanted)
 
@@ -77,7 +72,7 @@ def compared(ours_s, against_s, cell=TINY, against="sdpa_cudnn", ours="triton"):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_every_group_runs_on_a_cpu_and_says_so(tmp_path):
-    done = invoke("--mask", "causal", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
+    done = invoke("attention", "--mask", "causal", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
     assert done.exit_code == 0, done.output
     assert "Measured on a CPU" in done.output
     rows = []
@@ -104,9 +99,9 @@ def test_one_s_own_is_beside_the_others_and_what_fails_costs_them_nothing(tmp_pa
         "reference",
     ]
     arms = ["--impl", f"{foreign}:attend", *(word for name in others for word in ("--against", name))]
-    done = invoke(*one_cell, *arms, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "attention-grid.json").read_text())["rows"]
+    rows, _ = run_study(
+        tmp_path, "attention", *one_cell, *arms, "--rounds", "2", "--processes", "2", document="attention-grid"
+    )
     assert [row["impl"] for row in rows] == [f"{foreign}:attend", *others]
     status = {row["impl"].rpartition(":")[2]: describe(row) for row in rows}
     assert (status["attend"], status["reference"]) == ("ok", "ok")
@@ -343,7 +338,7 @@ def refused(q, k, v, is_causal):
 def test_a_study_that_compares_nothing_replaces_no_file(tmp_path):
     (tmp_path / "attention-leaderboard.json").write_text("earlier")
     ours = ["--impl", f"{__name__}:refused", "--against", "reference"]
-    done = invoke("--size", "tiny", "--group", "leaderboard", *ours, "--out", str(tmp_path))
+    done = invoke("attention", "--size", "tiny", "--group", "leaderboard", *ours, "--out", str(tmp_path))
     assert done.exit_code == 1 and done.output.splitlines()[-1].startswith("Error: ")
     assert (tmp_path / "attention-leaderboard.json").read_text() == "earlier"
 
@@ -351,9 +346,7 @@ def test_a_study_that_compares_nothing_replaces_no_file(tmp_path):
 @pytest.mark.gpu
 def test_ours_beside_the_others_on_a_gpu(tmp_path):
     cell = ["--group", "short", "--seq-len", "256", "--d", "64"]
-    done = invoke(*cell, "--processes", "2", "--rounds", "4", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "attention-short.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "attention", *cell, "--processes", "2", "--rounds", "4", document="attention-short")
     assert {row["impl"]: row["status"] for row in rows}["triton"] == "ok"
     assert sum(row["status"] == "ok" for row in rows) >= 5
     assert all(row["clock"] == "gpu_wall" for row in rows)
@@ -390,7 +383,7 @@ def test_what_the_cell_finds_too_slow_has_no_sample(worker, log):
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the groups of a CPU are meant")
 def test_what_cannot_be_is_one_line_before_anything_is_measured(arguments, words, studies_folder):
-    done = invoke(*arguments)
+    done = invoke("attention", *arguments)
     assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
     assert done.output.startswith(f"Error: {words}")
     assert not list(studies_folder.glob("*"))

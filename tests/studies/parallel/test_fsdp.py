@@ -1,13 +1,10 @@
 """The study of fully sharded steps, at gloo's size."""
 
-import json
-
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.studies.parallel import fsdp
+from tests.studies.running import invoke, run_study
 
 WHERE = ["--world-size", "2", "--prefetch", "1", "--precision", "bf16"]
 
@@ -15,7 +12,7 @@ WHERE = ["--world-size", "2", "--prefetch", "1", "--precision", "bf16"]
 def pairs_of(monkeypatch, *arguments):
     asked = []
     monkeypatch.setattr(fsdp, "compare_pairs", lambda pairs, *_: asked.append(pairs))
-    done = CliRunner().invoke(main, ["study", "fsdp", *WHERE, *arguments])
+    done = invoke("fsdp", *WHERE, *arguments)
     assert done.exit_code == 0, done.output
     return asked[0]
 
@@ -44,17 +41,11 @@ def test_beside_an_unsharded_model_is_the_cost_of_sharding_for_ours_and_torchs(m
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_ours_and_torchs_on_real_ranks(tmp_path):
     tiny = ["--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2", "--processes", "2"]
-    done = CliRunner().invoke(main, ["study", "fsdp", *tiny, "--prefetch", "2", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    (row,) = json.loads((tmp_path / "fsdp.json").read_text())["rows"]
+    (row,), _ = run_study(tmp_path, "fsdp", *tiny, "--prefetch", "2")
     assert (row["status"], row["ours"], row["against"]) == ("ok", "prefetch_2/float32", "torch")
     assert [len(samples) for samples in row["against_s"]] == [2, 2]
     assert (tmp_path / "fsdp.png").stat().st_size > 0
-    done = CliRunner().invoke(
-        main, ["study", "fsdp", *tiny, "--prefetch", "2", "--against", "alone", "--out", str(tmp_path)]
-    )
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "fsdp.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "fsdp", *tiny, "--prefetch", "2", "--against", "alone")
     assert [(row["ours"], row["against"], row["status"]) for row in rows] == [
         (f"{name}/float32", "alone", "ok") for name in ("prefetch_2", "torch")
     ]

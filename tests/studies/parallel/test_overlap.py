@@ -1,11 +1,8 @@
-import json
-
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.studies.parallel import overlap
+from tests.studies.running import run_study
 
 
 def test_what_two_lanes_have_in_common():
@@ -20,10 +17,8 @@ def test_what_two_lanes_have_in_common():
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 def test_strategies_and_fully_sharded_steps_share_a_picture(tmp_path):
-    arguments = ["study", "overlap", "--strategy", "naive", "--fully-sharded", "prefetch_1", "--size", "tiny"]
-    done = CliRunner().invoke(main, [*arguments, "--context", "16", "--out", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "overlap.json").read_text())["rows"]
+    steps = ["--strategy", "naive", "--fully-sharded", "prefetch_1", "--size", "tiny", "--context", "16"]
+    rows, _ = run_study(tmp_path, "overlap", *steps)
     assert [(row["strategy"], row["rank"]) for row in rows] == [
         (strategy, rank) for strategy in ("naive", "fully_sharded/prefetch_1") for rank in (0, 1)
     ]

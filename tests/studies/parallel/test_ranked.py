@@ -6,28 +6,21 @@ from typing import ClassVar
 import click
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness.status import describe
 from perf.studies import clock
 from perf.studies.lm import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
+from tests.studies.running import invoke, run_study
 
 ON_CPU = not torch.cuda.is_available()
 
 
-def study(*arguments):
-    return CliRunner().invoke(main, ["study", *arguments])
-
-
 @pytest.mark.slow
 def test_all_reduce_gives_times_and_both_bandwidths(tmp_path):
-    done = study("all-reduce", "--device", "cpu", "--world-size", "2", "--megabytes", "1", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    (row,) = json.loads((tmp_path / "all-reduce.json").read_text())["rows"]
+    (row,), said = run_study(tmp_path, "all-reduce", "--device", "cpu", "--world-size", "2", "--megabytes", "1")
     assert row["facts"] == {"bytes": 1_000_000}
-    assert "gloo" in done.output
+    assert "gloo" in said
     assert (tmp_path / "all-reduce.png").stat().st_size > 0
 
 
@@ -39,9 +32,7 @@ def test_bus_bandwidth_is_that_of_a_ring():
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
-    done = study("ddp", "--context", "16", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "ddp.json").read_text())["rows"]
+    rows, said = run_study(tmp_path, "ddp", "--context", "16")
     assert [row["strategy"] for row in rows] == [
         "naive",
         "flat",
@@ -51,7 +42,7 @@ def test_ddp_shows_every_strategy_and_the_fitted_model(tmp_path):
         *["torch_static"] * 3,
     ]
     assert all(row["status"] == "ok" and row["step_s"] and row["exposed_s"] for row in rows)
-    assert ON_A_CPU in done.output
+    assert ON_A_CPU in said
     assert (tmp_path / "ddp.png").stat().st_size > 0
 
 
@@ -89,7 +80,7 @@ def test_the_answers_name_the_shortest_step_and_the_bucket_that_adds_least():
 def test_ddp_equivalence_holds_and_fails_where_the_weights_differ_by_more_than_is_allowed(tmp_path, monkeypatch):
     allowed = ddp_equivalence.ALLOWED
     monkeypatch.setattr(ddp_equivalence, "ALLOWED", -1.0)
-    done = study("ddp-equivalence", "--world-size", "2", "--steps", "2", "--out", str(tmp_path))
+    done = invoke("ddp-equivalence", "--world-size", "2", "--steps", "2", "--out", str(tmp_path))
     assert done.exit_code == 1
     assert "Error: the weights differ; " in done.output
     rows = json.loads((tmp_path / "ddp-equivalence.json").read_text())["rows"]
@@ -112,9 +103,7 @@ def test_every_rank_begins_with_weights_of_its_own():
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_overlap_sees_both_kinds_of_work(tmp_path):
-    done = study("overlap", "--context", "16", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "overlap.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "overlap", "--context", "16")
     assert [(row["strategy"], row["rank"]) for row in rows] == [
         ("naive", 0),
         ("naive", 1),
@@ -130,9 +119,8 @@ def test_overlap_sees_both_kinds_of_work(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_CPU, reason="its defaults are a GPU's here")
 def test_sharding_shows_what_each_rank_holds(tmp_path):
-    done = study("sharding", "--context", "16", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = {row["sharding"]: row for row in json.loads((tmp_path / "sharding.json").read_text())["rows"]}
+    found, _ = run_study(tmp_path, "sharding", "--context", "16")
+    rows = {row["sharding"]: row for row in found}
     assert set(rows) == {"none", "sharded", "sharded_reducing", "torch"}
     parameters = rows["none"]["facts"]["parameter_bytes"]
     assert rows["sharded"]["facts"]["communicated_bytes"] == parameters

@@ -1,25 +1,18 @@
 """Two ways to share a step's work on the same ranks: in turn, in fresh processes, and what that says."""
 
-import json
-
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness.status import describe
 from perf.studies.parallel import step
 from perf.studies.parallel.step import arm_of
 from perf.studies.speedups import Effort
 from perf.workloads.workload import Floor, Workload
+from tests.studies.running import invoke, run_study
 
 TINY = ["--world-size", "2", "--size", "tiny", "--context", "16", "--batch", "2", "--rounds", "2"]
 A, B, C = (("data_parallel", {"strategy": name}) for name in ("bucketed", "torch", "broken"))
 PAIRS = {("a", "b"): (A, B), ("c", "b"): (C, B)}
-
-
-def study(*arguments):
-    return CliRunner().invoke(main, ["study", "parallel-step", *arguments])
 
 
 def row(ours_s, against_s, **more):
@@ -122,7 +115,7 @@ def test_where_nothing_was_compared_earlier_rows_stay(ranks_log, tmp_path, monke
     earlier = tmp_path / "parallel-step.json"
     earlier.write_text("earlier")
     monkeypatch.setattr(FakeRanks, "build", lambda *arguments, **options: 1 / 0)
-    done = study(*TINY, "--out", str(tmp_path))
+    done = invoke("parallel-step", *TINY, "--out", str(tmp_path))
     assert done.exit_code == 1 and "division by zero" in done.output.splitlines()[-1]
     assert earlier.read_text() == "earlier"
 
@@ -147,13 +140,13 @@ def test_the_answers_are_against_the_best_and_against_itself_alone():
 
 
 def test_an_optimizer_has_no_step_alone():
-    done = study(*TINY, "--ours", "sharding/torch", "--against", "alone")
+    done = invoke("parallel-step", *TINY, "--ours", "sharding/torch", "--against", "alone")
     assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["bucketed", "ddp/none", "ddp/bucketed/x", "ddp/bucketed/0", "sharding/sharded/3"])
 def test_an_arm_that_cannot_be_is_one_line(name):
-    done = study(*TINY, "--ours", name)
+    done = invoke("parallel-step", *TINY, "--ours", name)
     assert done.exit_code == 1
     assert done.output.startswith(f"Error: --ours '{name}' was given; allowed: ddp/")
     assert len(done.output.splitlines()) == 1
@@ -171,9 +164,7 @@ def test_arms_are_cases_of_the_suite():
 def test_a_pair_of_each_kind_on_real_ranks(tmp_path):
     others = ("ddp/torch_static/0.1", "sharding/torch", "alone")
     arms = ["--ours", "ddp/bucketed/0.1", *(word for other in others for word in ("--against", other))]
-    done = study(*TINY, *arms, "--processes", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "parallel-step.json").read_text())["rows"]
+    rows, _ = run_study(tmp_path, "parallel-step", *TINY, *arms, "--processes", "2")
     assert [row["status"] for row in rows] == ["ok"] * 3
     assert [[len(samples) for samples in row["against_s"]] for row in rows] == [[2, 2]] * 3
     assert (tmp_path / "parallel-step.png").stat().st_size > 0

@@ -1,33 +1,24 @@
 """The study of tiles on the command line, and how candidates become rows."""
 
-import json
-
 import pytest
 import torch
-from click.testing import CliRunner
 
-from perf.__main__ import main
 from perf.harness.status import describe, read
 from perf.studies.attention.comparing import visit
 from perf.studies.attention.results import NOT_MEASURED
 from perf.studies.attention.tiles import study
 from perf.studies.attention.tiles.kernels import TileCell
+from tests.studies.running import invoke, run_study
 
 CELL = TileCell("dq", 1, 2, 32, 16, "float32", True, "backward", "wall", "warm", "DQ_TILES[16] float32", "p")
 
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="its defaults are a GPU's here")
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["study", "tiles", *arguments])
-
-
 @pytest.mark.slow
 @on_a_cpu
 def test_every_plain_kernel_is_measured_on_a_cpu(tmp_path):
-    done = invoke("--rounds", "2", "--processes", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
+    rows, said = run_study(tmp_path, "tiles", "--rounds", "2", "--processes", "2")
     choices = {"forward-choice", "backward-choice"}
     assert {row["group"] for row in rows} == {"forward", "dkdv", "dq", "at-once", "split"} | choices
     for row in rows:
@@ -46,36 +37,32 @@ def test_every_plain_kernel_is_measured_on_a_cpu(tmp_path):
         "SPLIT_TILES",
     }
     for entry in {row["entry"] for row in present if row["group"] not in choices} | choices:
-        assert sum(line.startswith(f"{entry}: ") for line in done.output.splitlines()) == 1
-    assert "Measured on a CPU" in done.output
+        assert sum(line.startswith(f"{entry}: ") for line in said.splitlines()) == 1
+    assert "Measured on a CPU" in said
 
 
 @on_a_cpu
 def test_cells_and_candidates_of_one_s_own_and_one_that_cannot_be_launched(tmp_path):
     wanted = ["--kernel", "split", "--cell", "1x1x48", "--mask", "full"]
     candidates = ["--candidate", "16x16x4x1x1", "--candidate", "32x16x4x1x2"]
-    done = invoke(*wanted, *candidates, "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
+    rows, said = run_study(tmp_path, "tiles", *wanted, *candidates, "--rounds", "2", "--processes", "2")
     assert [row["impl"] for row in rows] == ["64x64x4x3x1", "16x16x4x1x1", "32x16x4x1x2"]
     assert {(row["batch"], row["num_heads"], row["seq_len"], row["is_causal"]) for row in rows} == {(1, 1, 48, False)}
     assert describe(rows[2]) == "unavailable: a part of 24 keys is no multiple of both tiles"
-    assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16 float32, full: a part of 24 keys" in done.output
+    assert "unavailable: 1, as 32x16x4x1x2 in 1x1x48x16 float32, full: a part of 24 keys" in said
 
 
 @on_a_cpu
 def test_the_choice_of_kernels_is_held_against_each_of_them_on_drawn_problems(tmp_path):
-    done = invoke("--seed", "3", "--count", "2", "--rounds", "2", "--processes", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = json.loads((tmp_path / "tiles.json").read_text())["rows"]
+    rows, said = run_study(tmp_path, "tiles", "--seed", "3", "--count", "2", "--rounds", "2", "--processes", "2")
     assert {row["group"] for row in rows} == {"forward-choice", "backward-choice"}
     assert len({(row["group"], row["seq_len"], row["d"]) for row in rows}) in (2, 4), "one may be in bfloat16"
     assert all(row["status"] == "ok" for row in rows if row["is_present"])
-    lines = done.output.splitlines()
+    lines = said.splitlines()
     assert sum(line.startswith(("forward-choice: ", "backward-choice: ")) for line in lines) == 2
-    refused = invoke("--seed", "3", "--kernel", "dq")
+    refused = invoke("tiles", "--seed", "3", "--kernel", "dq")
     assert refused.exit_code == 1 and "allowed with it: forward-choice, backward-choice" in refused.output
-    refused = invoke("--count", "3", "--kernel", "dq")
+    refused = invoke("tiles", "--count", "3", "--kernel", "dq")
     assert refused.exit_code == 1 and "--count 3 was given" in refused.output
 
 
@@ -83,9 +70,8 @@ def test_the_choice_of_kernels_is_held_against_each_of_them_on_drawn_problems(tm
 def test_on_a_gpu_candidates_are_compiled_beforehand_and_what_does_not_fit_is_a_row(tmp_path):
     wanted = ["--kernel", "forward", "--d", "128", "--dtype", "float32", "--cell", "1x2x512"]
     candidates = ["--candidate", "64x32x4x2", "--candidate", "128x128x8x3"]
-    done = invoke(*wanted, *candidates, "--rounds", "2", "--processes", "2", "--workers", "2", "--out", str(tmp_path))
-    assert done.exit_code == 0, done.output
-    rows = {row["impl"]: row for row in json.loads((tmp_path / "tiles.json").read_text())["rows"]}
+    found, _ = run_study(tmp_path, "tiles", *wanted, *candidates, "--rounds", "2", "--processes", "2", "--workers", "2")
+    rows = {row["impl"]: row for row in found}
     assert describe(rows["128x128x8x3"]).startswith("does not compile: OutOfResources: ")
     assert 0 < rows["64x32x4x2"]["registers"] <= 255
     assert 0 < rows["64x32x4x2"]["error"] < 1e-4
@@ -146,7 +132,7 @@ def test_where_the_present_choice_does_not_compile_another_one_takes_its_place(m
 )
 @on_a_cpu
 def test_what_cannot_be_is_one_line_before_anything_is_measured(arguments, words, studies_folder):
-    done = invoke(*arguments)
+    done = invoke("tiles", *arguments)
     assert done.exit_code == 1
     assert done.output.splitlines()[-1].startswith(f"Error: {words}")
     assert not list(studies_folder.iterdir())
