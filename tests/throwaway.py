@@ -29,14 +29,20 @@ def scaled_dot_product_attention(q, k, v, is_causal=False):
 """
 
 
+def write_attention(folder: Path, **modules: str) -> None:
+    """A `cs336_systems` of nothing but these modules of its attention."""
+    package = folder / "cs336_systems" / "attention"
+    package.mkdir(parents=True, exist_ok=True)
+    for init in (package.parent, package):
+        (init / "__init__.py").write_text("")
+    for name, source in modules.items():
+        (package / f"{name}.py").write_text(source)
+
+
 def write_package(folder: Path, *, axis: str, stall_s: float = 0) -> None:
     """A `cs336_systems` with a table of its own, `axis`, and an attention that stalls for so many seconds."""
-    package = folder / "cs336_systems"
-    (package / "attention").mkdir(parents=True, exist_ok=True)
-    (package / "__init__.py").write_text("")
-    (package / "attention" / "__init__.py").write_text("")
-    (package / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
-    (package / "attention" / "reference.py").write_text(ATTENTION.format(stall_s=stall_s))
+    write_attention(folder, reference=ATTENTION.format(stall_s=stall_s))
+    (folder / "cs336_systems" / "configs.py").write_text(f"SEQ_LENS = {axis}\n")
 
 
 class Repository:
@@ -69,11 +75,14 @@ class Repository:
     def write_package(self, *, axis: str, stall_s: float = 0) -> None:
         write_package(self.folder, axis=axis, stall_s=stall_s)
 
-    def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "asv", *arguments]
+    def python(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, *arguments]
         return subprocess.run(
             command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
+
+    def asv(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return self.python("-m", "asv", *arguments)
 
     def result(self, commit: str) -> dict:
         (path,) = (self.folder / "perf" / "results" / MACHINE).glob(f"{commit[:8]}-*.json")

@@ -24,10 +24,7 @@ KEYS = {f"smoke.SmokeAttention(128, 64, 'float32', '{mode}', 'reference')" for m
 
 
 def gate(repository: Repository, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "perf", "gate", *arguments]
-    return subprocess.run(
-        command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
-    )
+    return repository.python("-m", "perf", "gate", *arguments)
 
 
 def edit(repository: Repository, before: str, after: str) -> None:

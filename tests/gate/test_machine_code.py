@@ -19,6 +19,7 @@ from perf.gate.machine_code.pretended import Operators
 from perf.harness.case import Case
 from perf.selection import pattern_of
 from tests.repositories import needs_checkout
+from tests.throwaway import write_attention
 
 SASS = """
 \t\tFunction : my_kernel
@@ -228,11 +229,7 @@ def compare_arms(head: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
     """Compare FLASH_TRITON with the same where `head` replaces some of its words."""
     base = {"kernel": "scaled_kernel", "docstring": "Words.", "factor": "2.0", "tile": "128"}
     for name, of_arm in (("base", base), ("head", base | head)):
-        package = tmp_path / name / "cs336_systems" / "attention"
-        package.mkdir(parents=True)
-        for init in (package.parent, package):
-            (init / "__init__.py").write_text("")
-        (package / "flash_triton.py").write_text(FLASH_TRITON.format(**of_arm))
+        write_attention(tmp_path / name, flash_triton=FLASH_TRITON.format(**of_arm))
     monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(checkouts, "export", lambda arm, place: shutil.copytree(tmp_path / arm.commit, place))
     monkeypatch.setattr(checkouts, "changed_paths", lambda *arms: ("cs336_systems/attention/flash_triton.py",))

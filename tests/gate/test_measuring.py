@@ -13,21 +13,17 @@ from perf.gate.measuring import Measuring
 from perf.harness.case import Case
 from perf.harness.worker_process import WorkerProcess
 from tests.harness.test_pair import ATTENTION, CASE, GOOD, of_length
+from tests.throwaway import write_attention
 
 CONTROL = Case("smoke.SmokeControls", "controls", {"control": "copy"}, "cpu", "wall", "warm")
-Open = Callable[[Any], Any]
 
 
 @pytest.fixture
 def places(tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
     def make(base: tuple[str, str] | None, head: tuple[str, str] | None) -> tuple[Path, Path]:
         for name, code in (("base", base), ("head", head)):
-            folder = tmp_path / name / "cs336_systems" / "attention"
-            folder.mkdir(parents=True)
-            (folder.parent / "__init__.py").write_text("")
-            (folder / "__init__.py").write_text("")
-            if code is not None:
-                (folder / "reference.py").write_text(ATTENTION.format(before=code[0], after=code[1]))
+            modules = {"reference": ATTENTION.format(before=code[0], after=code[1])} if code else {}
+            write_attention(tmp_path / name, **modules)
         return tmp_path / "base", tmp_path / "head"
 
     return make

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,19 +114,8 @@ def test_the_proof_is_kept_beside_the_records(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "repo")
     repository.write_package(axis="[1]")
     head = repository.commit("head")
-    command = [
-        sys.executable,
-        "-m",
-        "perf",
-        "self-test",
-        "-b",
-        r"SmokeAttention.*\(128.*'forward', 'reference'",
-        "--plant",
-        "30",
-    ]
-    done = subprocess.run(
-        command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
-    )
+    pattern = r"SmokeAttention.*\(128.*'forward', 'reference'"
+    done = repository.python("-m", "perf", "self-test", "-b", pattern, "--plant", "30")
     assert done.returncode == 0, done.stderr
     (path,) = (repository.folder / "perf" / "records").glob("*/self-test/*.json")
     assert str(path) in done.stdout

@@ -1,8 +1,6 @@
 """Rows that a change cannot reach are not measured, and nothing else is left out."""
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -107,21 +105,15 @@ def test_a_gate_of_a_docstring_runs_no_test_and_times_nothing(repository: Reposi
         "assert measure(cases, commit='0' * 40, checkout=root, records=records, effort=Effort(rounds=1))"
     )
 
-    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, *arguments]
-        return subprocess.run(
-            command, cwd=repository.folder, env=repository.environment, capture_output=True, text=True, check=False
-        )
-
-    made = run("-c", measure)
+    made = repository.python("-c", measure)
     assert made.returncode == 0, made.stderr
     file = repository.folder / "cs336_systems" / "attention" / "reference.py"
     file.write_text(f'"""What attention is."""\n{file.read_text()}')
     asked = ["-m", "perf", "gate", "base", "-b", r"SmokeAttention.*\(128.*'reference'"]
-    dry = run(*asked, "--dry-run")
+    dry = repository.python(*asked, "--dry-run")
     assert dry.stdout.count("out of reach") == 2
     assert "0 of 5 rows would be measured\n" in dry.stderr
-    done = run(*asked)
+    done = repository.python(*asked)
     assert done.returncode == 0, done.stderr
     assert "reaches none of 2 rows" in done.stdout
     assert "not run: no code has changed" in done.stdout

@@ -7,6 +7,7 @@ import pytest
 from perf.harness.case import Case
 from perf.harness.first_call import CACHES, FirstCallClock
 from perf.workloads.workload import Floor, Workload
+from tests.throwaway import write_attention
 
 PARAMS = {"seq_len": 16, "d": 16, "dtype": "float32", "mode": "forward", "impl": "pytorch"}
 CASE = Case("test.FirstCall", "attention", PARAMS, "cpu", "first_call", "cold")
@@ -19,10 +20,6 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     def write(body):
-        package = tmp_path / "cs336_systems" / "attention"
-        package.mkdir(parents=True)
-        for folder in (package.parent, package):
-            (folder / "__init__.py").write_text("")
         source = f"""
             import os, sys, torch
 
@@ -31,7 +28,7 @@ def checkout(tmp_path, monkeypatch):
                 def apply(q, k, v, is_causal):
                     {body}
         """
-        (package / "flash_pytorch.py").write_text(textwrap.dedent(source))
+        write_attention(tmp_path, flash_pytorch=textwrap.dedent(source))
         return tmp_path
 
     return write

@@ -9,6 +9,7 @@ import pytest
 from perf.harness.case import Case
 from perf.harness.comparison import Rounds
 from perf.harness.worker_process import WorkerProcess
+from tests.throwaway import write_attention
 
 ATTENTION = """
 import torch
@@ -67,13 +68,9 @@ def of_length(seq_len: int, **changes: Any) -> Case:
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Ask one process for both arms, in every test; after a crash it is started again."""
     folder = tmp_path_factory.mktemp("arms")
-    for name, (before, after) in (("base", BASE), ("head", HEAD)):
-        package = folder / name / "cs336_systems" / "attention"
-        package.mkdir(parents=True)
-        for init in (package.parent, package):
-            (init / "__init__.py").write_text("")
-        (package / "reference.py").write_text(ATTENTION.format(before=before, after=after))
-    (folder / "head" / "cs336_systems" / "attention" / "flash_pytorch.py").write_text(OF_HEAD_ALONE)
+    base, head = (ATTENTION.format(before=before, after=after) for before, after in (BASE, HEAD))
+    write_attention(folder / "base", reference=base)
+    write_attention(folder / "head", reference=head, flash_pytorch=OF_HEAD_ALONE)
     process = WorkerProcess("cpu", folder / "base", folder / "head")
 
     def ask(case: Case = CASE, limit_s: float = 250.0, **changes: Any) -> dict[str, Any]:

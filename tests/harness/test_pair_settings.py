@@ -8,6 +8,7 @@ import pytest
 
 from perf.harness.worker_process import WorkerProcess
 from tests.harness.test_pair import ATTENTION, of_length
+from tests.throwaway import write_attention
 
 SET = """
 import os, sys, warnings
@@ -32,13 +33,8 @@ Ask = Callable[..., dict[str, Any]]
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Ask]:
     """Ask one process for both arms."""
-    for name, before in (("base", EXPECT.strip()), ("head", "pass")):
-        package = tmp_path / name / "cs336_systems" / "attention"
-        package.mkdir(parents=True)
-        for init in (package.parent, package):
-            (init / "__init__.py").write_text("")
-        set_at_import = SET if name == "head" else ""
-        (package / "reference.py").write_text(ATTENTION.format(before=before, after="") + set_at_import)
+    write_attention(tmp_path / "base", reference=ATTENTION.format(before=EXPECT.strip(), after=""))
+    write_attention(tmp_path / "head", reference=ATTENTION.format(before="pass", after="") + SET)
     process = WorkerProcess("cpu", tmp_path / "base", tmp_path / "head")
     process.start()
 

@@ -14,6 +14,7 @@ from perf.harness.journal import Journal
 from perf.harness.measure import package_digest
 from perf.harness.supervisor import Effort, measure
 from perf.harness.worker_process import WorkerProcess
+from tests.throwaway import write_attention
 
 COMMIT = "a" * 40
 STOP = {"min_samples": 5, "max_samples": 5, "max_seconds": 1e9}
@@ -40,12 +41,7 @@ def checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(root))
 
     def write(**modules):
-        package = root / "cs336_systems" / "attention"
-        package.mkdir(parents=True, exist_ok=True)
-        for folder in (package.parent, package):
-            (folder / "__init__.py").write_text("")
-        for name, source in modules.items():
-            (package / f"{name}.py").write_text(textwrap.dedent(source))
+        write_attention(root, **{name: textwrap.dedent(source) for name, source in modules.items()})
         return root
 
     return write
