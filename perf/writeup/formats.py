@@ -128,7 +128,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "fixed": fixed,
     "span": span,
     "speedup": speedup,
-    "cost": cost,
     "step_speedup": step_speedup,
     "step_cost": step_cost,
     "speedups": speedups,

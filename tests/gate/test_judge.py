@@ -137,10 +137,10 @@ def test_a_process_that_tosses_a_coin_is_not_confirmed():
     assert words == {"AMBIGUOUS"}
 
 
-def a_difference(name, change, *, scatter=0.7, processes=12, whole_s=10e-3):
+def a_difference(name, change, *, scatter=0.7):
     """What a step of 10 ms takes more than without communication: 1 ms that scatters, and `change` of the step."""
-    rng = np.random.default_rng([7, *map(ord, name)])
-    row = evidence(name, processes=processes, negligible=(0.02, 5e-5))
+    whole_s, rng = 10e-3, np.random.default_rng([7, *map(ord, name)])
+    row = evidence(name, processes=12, negligible=(0.02, 5e-5))
     row.visits = [
         PairedVisit(
             visit.process,

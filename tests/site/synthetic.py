@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,10 +176,9 @@ def write_records(
     suite: Suite,
     commit: str,
     visits: int = 4,
-    factor: Callable[[dict[str, Any]], float] = lambda params: 1.0,
     harness: str = "1",
 ) -> None:
-    """One session, as the harness would have written it; `factor` on times and bytes of a case."""
+    """One session, as the harness would have written it."""
     journal = Journal(directory, suite.machine, commit)
     gpu = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_110_011_392, "driver": "580.95.05"}
     identity = gpu if suite.gpu else {"name": "Some Laptop CPU", "threads": 2}
@@ -219,9 +218,8 @@ def write_records(
                 | {"bytes_read": moved * 0.75, "bytes_written": moved * 0.25},
             }
             if status == "ok":
-                line["samples_ns"] = [round(factor(params) * ns) for ns in samples_ns(suite, params, visit)]
-                size = round(factor(params) * peak_bytes(params))
-                line["peak_bytes"] = size if MEMORY in suite.methods else None
+                line["samples_ns"] = samples_ns(suite, params, visit)
+                line["peak_bytes"] = peak_bytes(params) if MEMORY in suite.methods else None
             journal.write(line)
     journal.close()
 

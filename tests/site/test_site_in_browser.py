@@ -257,10 +257,6 @@ SHARES = """
 const rows = document.querySelectorAll("#nvidia-h200 table.every tbody tr:not([hidden])");
 return [...rows].map((row) => Number(row.cells[1].dataset.value));
 """
-NAMELESS = """
-const links = [...document.links, ...document.querySelectorAll("svg a")];
-return links.filter((one) => !(one.textContent.trim() || one.ariaLabel)).map((one) => one.outerHTML);
-"""
 
 
 def test_the_roofline_is_sorted_filtered_and_opened_by_keyboard(site: str, driver: Any) -> None:

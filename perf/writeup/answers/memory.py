@@ -250,9 +250,9 @@ class Memory(Answer):
         """The predicted peak of a step."""
         return accounted("peak.peak_step_bytes", SIZE, BATCH, context, precision=precision)
 
-    def predicted_forward(self, context: int, precision: str = "fp32") -> int:
-        """The predicted peak of a forward without gradients."""
-        return accounted("peak.peak_forward_bytes", SIZE, BATCH, context, precision=precision)
+    def predicted_forward(self, context: int) -> int:
+        """The predicted peak of a forward without gradients in fp32."""
+        return accounted("peak.peak_forward_bytes", SIZE, BATCH, context, precision="fp32")
 
     def card_bytes(self) -> int:
         """Memory of the card."""

@@ -149,9 +149,9 @@ class Precision(Answer):
         """One training run."""
         return self.trained[(precision,)]
 
-    def loss_difference(self, precision: str, steps: int | None = None, window: int = 15) -> float:
+    def loss_difference(self, precision: str, steps: int | None = None) -> float:
         """The largest difference of a smoothed loss from that of fp32, over the first steps or all."""
-        losses, exact = (smoothed(self.training(one)["losses"][:steps], window) for one in (precision, "fp32"))
+        losses, exact = (smoothed(self.training(one)["losses"][:steps], 15) for one in (precision, "fp32"))
         return max(abs(a - b) for a, b in zip(losses, exact, strict=True))
 
     def vanished(self, precision: str) -> float:
