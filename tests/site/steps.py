@@ -12,7 +12,7 @@ from perf.harness.journal import Journal
 from perf.harness.records import read_commit
 from perf.site.pages import Commit
 from perf.site.step.rows import PHASES, VARIANTS, NewestCell
-from tests.site.synthetic import H200
+from tests.site.synthetic import H200, session
 
 COMMIT = Commit("a" * 40, "Fuse <everything>", "2026-01-02")
 BUSY_MS = {"forward": 20.0, "backward": 40.0, "optimizer": 10.0, "step": 60.0}
@@ -47,9 +47,7 @@ def write_records(directory: Path, cases: Iterable[dict[str, Any]], commit: str 
     """One session with three visits to each case, which drift by `drift_ms` from one to the next."""
     journal = Journal(directory, H200, commit)
     device, versions = {"name": "NVIDIA H200", "sm_count": 132}, {"python": "3.12.3", "torch": "2.11.0"}
-    session = {"kind": "session", "id": "s", "started_at": "2026-01-02T03:04:05+00:00", "day": "2026-01-02"}
-    session |= {"harness": "2", "effort": "full", "machine": H200, "commit": commit}
-    journal.write(session | {"device": device, "software": versions})
+    journal.write(session("s", commit=commit, device=device, software=versions))
     ceilings = {"matmul_flops_per_s": {"bfloat16": CEILING, "float32": CEILING / 2}, "copy_bytes_per_s": 4e12}
     journal.write({"kind": "process", "session": "s", "package_digest": "0", "ceilings": ceilings})
     for visit, case in itertools.product(range(4), list(cases)):

@@ -171,6 +171,13 @@ def peak_bytes(params: dict[str, Any]) -> int:
     return round(work(params)[1]) + squares * params["seq_len"] ** 2 * 4
 
 
+def session(name: str, **known: Any) -> dict[str, Any]:
+    """A session's line of records: of one commit on the H200, but for what is `known` otherwise."""
+    line = {"kind": "session", "id": name, "started_at": "2026-01-02T03:04:05+00:00", "day": "2026-01-02"}
+    line |= {"harness": "2", "effort": "full", "machine": H200, "commit": "a" * 40, "device": {}, "software": {}}
+    return line | known
+
+
 def write_records(
     directory: Path,
     suite: Suite,
@@ -183,20 +190,9 @@ def write_records(
     gpu = {"name": "NVIDIA H200", "sm_count": 132, "memory_bytes": 150_110_011_392, "driver": "580.95.05"}
     identity = gpu if suite.gpu else {"name": "Some Laptop CPU", "threads": 2}
     versions = {"triton": "3.6.0", "cuda": "13.0", "cudnn": "91900"} if suite.gpu else {}
-    journal.write(
-        {
-            "kind": "session",
-            "id": "s1",
-            "started_at": "2026-01-02T03:04:05+00:00",
-            "day": "2026-01-02",
-            "harness": harness,
-            "effort": "full",
-            "machine": suite.machine,
-            "commit": commit,
-            "device": identity,
-            "software": {"python": "3.12.3", "torch": "2.11.0"} | versions,
-        }
-    )
+    software = {"python": "3.12.3", "torch": "2.11.0"} | versions
+    where = {"machine": suite.machine, "commit": commit, "device": identity}
+    journal.write(session("s1", harness=harness, software=software, **where))
     rates = {"bfloat16": 8.0e14, "float32": 3.6e14} if suite.gpu else {"float32": 3.0e11}
     ceilings = {"matmul_flops_per_s": rates, "copy_bytes_per_s": 4.2e12 if suite.gpu else 2e10}
     journal.write({"kind": "process", "session": "s1", "package_digest": "0", "ceilings": ceilings})

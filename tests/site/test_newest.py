@@ -14,7 +14,7 @@ from perf.site.attention import collected
 from perf.site.newest import Site
 from perf.site.step import page as step_page
 from tests.site import steps, synthetic
-from tests.site.synthetic import H200
+from tests.site.synthetic import H200, session
 
 
 def described(commit: str) -> pages.Commit:
@@ -156,9 +156,7 @@ def test_the_newest_records_are_read_even_where_asv_has_no_graph_of_them(tmp_pat
 def test_a_sitting_is_a_day_and_a_device(tmp_path: Path) -> None:
     journal = Journal(tmp_path, H200, "a" * 40)
     for name, uuid in (("1", "GPU-1"), ("2", "GPU-2")):
-        session = {"id": name, "started_at": "", "day": "2026-01-01", "harness": "3", "effort": "full", "machine": H200}
-        device = {"device": {"uuid": uuid}, "software": {}, "commit": "a" * 40}
-        journal.write({"kind": "session"} | session | device)
+        journal.write(session(name, day="2026-01-01", harness="3", device={"uuid": uuid}))
         case = {"benchmark": "a.Class", "visit": 0, "status": "ok", "reason": "", "timed": False, "cache": "cold"}
         journal.write({"kind": "visit", "session": name, "params": {"n": int(name)}} | case)
     journal.close()
@@ -171,8 +169,7 @@ def test_a_case_is_of_the_harness_that_measured_it_last(tmp_path: Path, monkeypa
     case = {"benchmark": "a.Class", "visit": 0, "status": "ok", "reason": "", "timed": False, "cache": "cold"}
     journal = Journal(tmp_path, H200, "a" * 40)
     for harness, sizes in (("2", ("small", "xl")), ("3", ("xl",))):
-        session = {"id": harness, "started_at": "", "day": "", "harness": harness, "effort": "full", "machine": H200}
-        journal.write({"kind": "session"} | session | {"commit": "a" * 40, "device": {}, "software": {}})
+        journal.write(session(harness, harness=harness))
         for size in sizes:
             journal.write({"kind": "visit", "session": harness, "params": {"size": size, "n": 1}} | case)
     journal.close()
@@ -187,9 +184,8 @@ def test_a_case_is_of_the_harness_that_measured_it_last(tmp_path: Path, monkeypa
 def test_an_environment_is_that_of_the_newest_session(tmp_path: Path) -> None:
     journal = Journal(tmp_path, H200, "a" * 40)
     for torch in ("2.11.0", "2.13.0"):
-        session = {"kind": "session", "id": torch, "day": "", "harness": "2", "device": {"driver": "580.95"}}
-        session |= {"started_at": "", "effort": "full", "machine": H200, "commit": "a" * 40}
-        journal.write(session | {"software": {"torch": torch, "python": "3.12.3", "triton": ""}})
+        software = {"torch": torch, "python": "3.12.3", "triton": ""}
+        journal.write(session(torch, device={"driver": "580.95"}, software=software))
     journal.close()
     found = {"torch": "2.13.0", "python": "3.12.3", "driver": "580.95", "harness": "2"}
     assert newest.environment(tmp_path, H200, "a" * 40) == found
