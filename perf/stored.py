@@ -13,8 +13,12 @@ from typing import Any
 MAX_VALUE = 1e15
 """Upper bound of any measured seconds or bytes; asv's step detection never ends on a value of 1e308."""
 
+PROFILE_COLUMN = 12
+"""Place of `asv run --profile`'s text among asv's columns: one for the whole row, and the last."""
+
 _METHOD = re.compile(r"\w+(?:\.\w+)+", re.ASCII)
 _COMMIT = re.compile("[0-9a-f]{40}")
+_PROFILE = re.compile("[A-Za-z0-9+/=]*")
 _UNIT = re.compile(r"[\w/ %]{0,20}", re.ASCII)
 _FIELDS = {"commit_hash": str, "env_name": str, "date": int, "params": dict, "python": str, "requirements": dict}
 _FIELDS |= {"result_columns": list, "results": dict, "version": int}
@@ -92,9 +96,12 @@ def _problem_of_row(method: str, row: Any) -> str:
     if not isinstance(row, list) or len(row) < 2 or not _is_axes(row[1]):
         return "not a row of asv's"
     cells, is_positive = math.prod(map(len, row[1])), method.endswith((".track_time", ".track_peak_memory"))
-    for column in (row[0], *row[5:]):
+    for column in (row[0], *row[5:PROFILE_COLUMN]):
         if column is not None and (not isinstance(column, list) or len(column) != cells):
             return f"a column is not a list of its {cells} cells"
+    for profile in row[PROFILE_COLUMN:]:
+        if profile is not None and not (isinstance(profile, str) and _PROFILE.fullmatch(profile)):
+            return "its profile is not base64"
     for cell, value in zip(itertools.product(*row[1]), row[0] or (), strict=False):
         if value is None or (isinstance(value, float) and math.isnan(value)):  # a failure; n/a
             continue

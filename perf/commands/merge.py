@@ -94,7 +94,7 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> dict[st
 
 
 def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
-    """Merge a row cell by cell; asv's values for the whole row (start, duration) are those of its last run."""
+    """Merge a row cell by cell; asv's values for the whole row (start, duration, profile) are those of its last run."""
     if ours[1:3] != theirs[1:3]:
         raise click.ClickException(f"{where} has another grid or version than here: they are not one series")
     count = math.prod(map(len, ours[1]))
@@ -104,7 +104,7 @@ def _merged_row(ours: list[Any], theirs: list[Any], where: str) -> list[Any]:
     takes = [_rank(b) > _rank(a) for a, b in zip(last[0], other[0], strict=True)]
     merged = []
     for index, (a, b) in enumerate(zip(last, other, strict=True)):
-        per_cell = index == 0 or index > 4
+        per_cell = index == 0 or 4 < index < stored.PROFILE_COLUMN
         if not per_cell or (a is None and b is None):
             merged.append(a)
             continue

@@ -12,10 +12,11 @@ import click
 import pytest
 from filelock import FileLock
 
-from perf.commands.merge import merge
+from perf.commands.merge import STARTED_AT, merge
 from perf.harness import records
 from perf.harness.journal import Journal
 from perf.site import load
+from perf.stored import PROFILE_COLUMN
 from tests.asv_plugins.test_linked_environment import COMMITS, measure_commits
 from tests.repositories import git
 from tests.throwaway import MACHINE
@@ -145,6 +146,30 @@ def test_of_two_numbers_of_a_cell_the_last_runs_is_kept(shards, tmp_path, starte
     last = values(tmp_path / "again" if started > 0 else shards[0])
     assert json.dumps(values(tmp_path)) == json.dumps(last)
     assert any(map(numbers, last.values()))
+
+
+def test_the_profile_of_a_row_is_that_of_its_last_run(shards, tmp_path):
+    """`asv run --profile` keeps one for the whole row."""
+    shards = [shutil.copytree(shard, tmp_path / shard.name) for shard in shards]
+    for shard, started, profile in zip(shards, (1e12, 2e12), ("Zmlyc3Q=", "c2Vjb25k"), strict=True):
+        (path,) = (shard / "results" / MACHINE).glob("*-*.json")
+        document = json.loads(path.read_text())
+        (row,) = document["results"].values()
+        document["results"] = {name: profiled(row, int(started), profile) for name in document["results"]}
+        path.write_text(json.dumps(document))
+    target = tmp_path / "perf"
+    for shard in shards:
+        merge(shard, target)
+    (merged,) = (target / "results" / MACHINE).glob("*-*.json")
+    (row,) = json.loads(merged.read_text())["results"].values()
+    assert row[PROFILE_COLUMN] == "c2Vjb25k"
+    assert sum(value == value for value in row[0]) == len(SHARDS), "and every cell of both"
+
+
+def profiled(row, started, profile):
+    row = row + [None] * (PROFILE_COLUMN + 1 - len(row))
+    row[STARTED_AT], row[PROFILE_COLUMN] = started, profile
+    return row
 
 
 def test_an_interrupted_merge_goes_on_and_a_session_that_has_grown_is_completed(shards, tmp_path):

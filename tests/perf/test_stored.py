@@ -61,6 +61,15 @@ def test_a_count_may_be_0(series: str, value: int, passes: bool) -> None:
     assert (problem_of_results(document) == "") is passes
 
 
+@pytest.mark.parametrize(("profile", "passes"), [
+    (None, True), ("eJyFkl1I+/Q==", True), ("<script>", False), (1, False), ([1.0, 2.0], False),
+])  # fmt: skip
+def test_a_row_may_have_a_profile_as_asv_run_writes_it_with_that_option(profile: Any, passes: bool) -> None:
+    document = results()
+    document["results"]["a.B.track_time"] += [None] * 7 + [profile]
+    assert (problem_of_results(document) == "") is passes
+
+
 def test_a_difference_may_be_negative() -> None:
     document = results()
     document["results"]["a.B.track_time"][0] = [1.0, -2.0]
