@@ -93,8 +93,12 @@ class LinkedEnvironment(environment.Environment):
         """Run asv's script in the environment, which also names asv's command line, records and terminal."""
         env = dict(kwargs.pop("env", os.environ))
         given = _given()
-        env[OPTIONS_VARIABLE] = json.dumps({name: given.get(name) for name in ("bench", "quick")})
-        env[RECORDS_VARIABLE] = _scratch() if given.get("dry_run") else str(self._records)
+        to_profile = given.get("benchmark")  # of `asv profile` alone
+        patterns = to_profile or given.get("bench")
+        bench = [patterns] if isinstance(patterns, str) else patterns  # `asv find` has one, `asv run` a list
+        env[OPTIONS_VARIABLE] = json.dumps({"bench": bench, "quick": given.get("quick")})
+        is_kept = not (to_profile or given.get("dry_run") or given.get("skip_save"))
+        env[RECORDS_VARIABLE] = str(self._records) if is_kept else _scratch()
         _warn_of_damage(Path(env[RECORDS_VARIABLE]))
         env.setdefault(PROGRESS_VARIABLE, f"/proc/{os.getpid()}/fd/2")
         return self.run_executable("python", [str(ENTRY), *args], env=env, **kwargs)
@@ -128,7 +132,7 @@ def _warn_of_damage(records: Path) -> None:
 
 @functools.cache
 def _scratch() -> str:
-    """Return a folder until the process ends, for the records of a dry run."""
+    """Return a folder until the process ends, for the records of a command whose results asv does not save."""
     folder = tempfile.TemporaryDirectory(prefix="perf-dry-run-")
     atexit.register(folder.cleanup)
     return folder.name
