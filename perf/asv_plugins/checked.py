@@ -5,6 +5,7 @@ asv has no hook between a file and its tables, so this module wraps the function
 
 import functools
 import html
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,10 @@ def _naming_unsound_classes(discover: Any) -> Any:
         _cannot_run[:] = [reason for _, sound, reason in asv_classes() if sound is None]
         for reason in _cannot_run:
             log.error(reason)
-        found = discover.__func__(cls, *arguments, **options)
+        try:
+            found = discover.__func__(cls, *arguments, **options)
+        except re.error as error:
+            raise UserError(f"{error.pattern!r} was given; allowed: a regular expression ({error})") from None
         for name, entry in list(found.items()):
             if problem := problem_of_benchmark(name, entry):
                 _left_out.append(f"{name} is left out: {problem}")

@@ -18,8 +18,12 @@ from typing import Any
 
 import click
 from asv import util
+from asv.commands.asv_profiling import Profile
+from asv.commands.find import Find
 from asv.commands.publish import Publish
+from asv.commands.rm import Rm
 from asv.commands.run import Run
+from asv.commands.update import Update
 from asv.console import log
 from asv.results import Results
 from asv.util import ProcessError, UserError
@@ -165,5 +169,8 @@ def install() -> None:
         util.write_json = _write_json
         Results.load_data = _noting_the_folder(_setting_damaged_aside(Results.load_data))
         Results.add_result = _saving(Results.add_result)
-        Run.run = _within(Run.run, _one_line_errors, lambda _: ending_on_signals(), _scratch_tempdir)
+        for measuring in (Run, Find, Profile):
+            measuring.run = _within(measuring.run, _one_line_errors, lambda _: ending_on_signals(), _scratch_tempdir)
+        for writing in (Rm, Update):
+            writing.run = _within(writing.run, _one_line_errors)
         Publish.run = _within(Publish.run, _one_line_errors, _something_to_publish, _publish_lock)

@@ -14,7 +14,7 @@ from asv.console import log
 from asv.publishing import OutputPublisher
 from asv.util import UserError
 
-from perf.asv_plugins import checked, completed, disk, graphs
+from perf.asv_plugins import checked, commands, completed, disk, graphs
 from perf.gate import acceptance
 from perf.git import PLAIN_LOG
 from perf.printable import shortened
@@ -34,6 +34,7 @@ from perf.site.trust import page as trust_page
 from perf.site.trust import records as trust_records
 
 checked.install()
+commands.install()
 completed.install()
 disk.install()
 graphs.install()

@@ -159,8 +159,8 @@ def test_an_environment_of_another_python_is_made_again(measured, tmp_path):
     (paths,) = (copy / ".asv" / "env").glob("*/lib/python*/site-packages/_outer_site_packages.pth")
     before = paths.read_text()
     paths.write_text("/gone/lib/python3.11/site-packages\n")
-    command = [sys.executable, "-m", "asv", "setup"]  # ends with 1, for asv returns the environments
-    subprocess.run(command, cwd=copy, env=repository.environment, capture_output=True, check=False)
+    command = [sys.executable, "-m", "asv", "setup"]
+    subprocess.run(command, cwd=copy, env=repository.environment, capture_output=True, check=True)
     assert paths.read_text() == before
 
 
