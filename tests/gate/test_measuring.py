@@ -157,17 +157,16 @@ def test_a_gpu_that_is_lost_later_costs_no_row_what_it_has(places: Any, monkeypa
     assert (len(row.visits), row.trouble) == (1, "no GPU")
 
 
-@pytest.mark.parametrize("again", ["crashed", "ok"])
-def test_a_crash_of_both_arms_later_costs_no_row_what_it_has(
-    again: str, places: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_of_both_arms_later_costs_no_row_what_it_has(places: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether each arm crashes again by itself or not."""
     run, row, _ = measured(places(GOOD, GOOD), looks=(1,), visits=1)
     monkeypatch.setattr(run, "_greet", lambda worker: "")
-    monkeypatch.setattr(run, "_ask", lambda worker, one, arms, first: {"status": again, "reason": "SIGKILL"})
-    row.trouble = "both commits side by side: SIGKILL"
-    run._ask_apart(next(iter(run._workers.values())), row)
-    assert statuses(row) == ("ok", "ok")
-    assert "SIGKILL" in row.trouble
+    for again in ("crashed", "ok"):
+        monkeypatch.setattr(run, "_ask", lambda *_, again=again: {"status": again, "reason": "SIGKILL"})
+        row.trouble = "both commits side by side: SIGKILL"
+        run._ask_apart(next(iter(run._workers.values())), row)
+        assert statuses(row) == ("ok", "ok")
+        assert "SIGKILL" in row.trouble
 
 
 def test_no_visit_begins_that_would_end_after_the_budget(places: Any) -> None:
