@@ -208,9 +208,9 @@ def test_a_rank_that_has_ended_is_not_killed_by_its_number(monkeypatch):
 def test_a_killed_parent_leaves_no_rank_behind(tmp_path):
     script = f"""
 from pathlib import Path
-from cs336_systems.distributed.process_group import spawn
+from tests.distributed.ranks import spawn_processes
 from tests.distributed.test_spawn import signal_the_parent_and_block
-spawn(signal_the_parent_and_block, 3, Path({str(tmp_path)!r}), {signal.SIGKILL:d}, timeout_s=1000.0)
+spawn_processes(signal_the_parent_and_block, 3, Path({str(tmp_path)!r}), {signal.SIGKILL:d}, timeout_s=1000.0)
 """
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", script], cwd=root).returncode == -signal.SIGKILL
