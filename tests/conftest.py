@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -27,6 +28,9 @@ import torch
 from perf.harness import lock
 from tests.interpreter import speed_up_interpreter
 from tests.once import Once
+
+if TYPE_CHECKING:
+    import pandas
 
 gc.disable()  # until the tests are collected: nothing that is imported is ever garbage
 HAS_GPU = torch.cuda.is_available()
@@ -86,3 +90,11 @@ def _locks_of_this_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="session")
 def once(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Once:
     return Once(pytestconfig, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def committed_results(once: Once) -> "pandas.DataFrame":
+    """Table of the committed results, which takes 4 s to read."""
+    from perf.site import load
+
+    return once("committed-results", lambda _: load())

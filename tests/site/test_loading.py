@@ -14,19 +14,12 @@ import perf.site
 from perf.harness import records
 from perf.site import loading
 from perf.site.estimate import estimate
-from tests.once import Once
 from tests.site import synthetic
 from tests.site.synthetic import GPU, LEADERBOARD
 
 ROOT = Path(__file__).parents[2]
 COMMITS = ("a" * 40, "b" * 40)
 FIRST = "machine == 'nvidia-h200' and quantity == 'time' and benchmark == 'attention.FlashAttention'"
-
-
-@pytest.fixture(scope="session")
-def committed(once: Once) -> pandas.DataFrame:
-    """Table of the committed results."""
-    return once("committed-results", lambda _: loading.load())
 
 
 @pytest.fixture
@@ -51,17 +44,17 @@ def edit(results: Path, change: Any) -> None:
 
 
 def test_the_documented_table_is_of_the_newest_commits_and_mixes_no_cells(
-    committed: pandas.DataFrame, monkeypatch: pytest.MonkeyPatch
+    committed_results: pandas.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over all commits, dtypes and modes together eager attention looked faster than Triton's."""
     text = (ROOT / "docs" / "gpu-machine.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(import perf\.site\n.*?)```", text, re.S)
     *lines, last = code.strip().splitlines()
     names: dict[str, Any] = {}
-    monkeypatch.setattr(perf.site, "load", lambda: committed)
+    monkeypatch.setattr(perf.site, "load", lambda: committed_results)
     exec("\n".join(lines), names)
     table = eval(last, names)
-    every = committed.query("machine == 'nvidia-h200' and benchmark == 'attention.FlashAttention'")
+    every = committed_results.query("machine == 'nvidia-h200' and benchmark == 'attention.FlashAttention'")
     for mode, impl in table.columns:
         for seq_len, value in table[mode, impl].dropna().items():
             cell = every.query(
@@ -92,7 +85,7 @@ def test_the_latest_row_of_a_cell_is_that_of_the_newest_commit_with_a_value() ->
     ]
 
 
-def test_the_committed_results_are_all_there(committed: pandas.DataFrame) -> None:
+def test_the_committed_results_are_all_there(committed_results: pandas.DataFrame) -> None:
     listed = json.loads((loading.RESULTS / "benchmarks.json").read_text())
     values = [
         value
@@ -102,15 +95,15 @@ def test_the_committed_results_are_all_there(committed: pandas.DataFrame) -> Non
         for value in row[0] or []
         if value is not None and not math.isnan(value)
     ]
-    measured = committed.query("status == 'ok'")
+    measured = committed_results.query("status == 'ok'")
     assert len(measured) == len(values)
     assert measured["value"].sum() == pytest.approx(sum(values))
     assert measured["unit"].isin(["seconds", "bytes"]).all()
-    assert committed.groupby(["machine", "commit"]).ngroups == len(list(loading.RESULTS.glob("*/*-*.json")))
+    assert committed_results.groupby(["machine", "commit"]).ngroups == len(list(loading.RESULTS.glob("*/*-*.json")))
     timed = measured.query("quantity == 'time' and visits.notna()")
     assert len(timed) > 1000
     assert (timed["low"] <= timed["value"] * 1.5).all() and (timed["low"] <= timed["high"]).all()
-    assert committed["seq_len"].dtype == "Int64"
+    assert committed_results["seq_len"].dtype == "Int64"
 
 
 def test_a_row_has_its_axes_its_interval_and_its_samples(results: Path) -> None:

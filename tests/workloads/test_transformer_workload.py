@@ -1,7 +1,6 @@
 """A Transformer case with a fault in its model, its gradient or its optimizer gets no time."""
 
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import triton
 from cs336_systems import configs, training, transformer
 from cs336_systems.accounting.peak import peak_step_bytes
 from cs336_systems.optimizer.master_weights import MasterWeightAdamW
-from perf.harness import records
+from perf.site import latest
 from perf.workloads import build, peer_step
 from perf.workloads.transformer import MODES
 from perf.workloads.transformer_oracle import SIZES, ExactStep, weights_of
@@ -151,18 +150,16 @@ def test_the_peak_of_a_step_is_that_of_training(precision):
     )
 
 
-def test_the_peaks_of_the_committed_results_are_as_predicted():
-    folder = Path(__file__).parents[2] / "perf" / "records"
-    cells = {}
-    for machine in records.machines(folder):
-        for commit in records.commits(folder, machine):
-            for case in records.read_commit(folder, machine, commit):
-                if case.benchmark == "transformer.Transformer" and case.params["mode"] == "step" and case.peak_bytes:
-                    cells[tuple(case.params.values())[:3]] = case.peak_bytes
+def test_the_peaks_of_the_committed_results_are_as_predicted(committed_results):
+    cells = latest(committed_results).query(
+        "benchmark == 'transformer.Transformer' and quantity == 'peak_memory' and mode == 'step'"
+        " and variant == 'eager' and attention == 'reference' and status == 'ok'"
+    )
     assert len(cells) >= 6
-    for (size, context, precision), found in cells.items():
-        predicted = peak_step_bytes(configs.MODEL_CONFIGS[size], 4, context, precision=precision)
-        assert found == pytest.approx(predicted, rel=0.05), (size, context, precision)
+    for cell in cells.itertuples():
+        config = configs.MODEL_CONFIGS[cell.size]
+        predicted = peak_step_bytes(config, 4, cell.context_length, precision=cell.precision)
+        assert cell.value == pytest.approx(predicted, rel=0.05), (cell.size, cell.context_length, cell.precision)
 
 
 @pytest.mark.gpu

@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas
 import pytest
 
 from perf.writeup import document, source
@@ -12,8 +13,10 @@ PERF = Path(__file__).parents[2] / "perf"
 
 
 @pytest.fixture(scope="module")
-def committed_source(once: Once) -> source.Source:
-    return once("committed-source", lambda _: source.read(PERF, "nvidia-h200"))
+def committed_source(committed_results: pandas.DataFrame) -> source.Source:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "load", lambda _: committed_results)
+        return source.read(PERF, "nvidia-h200")
 
 
 @pytest.fixture(scope="module")
