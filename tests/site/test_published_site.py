@@ -37,20 +37,25 @@ def _skip_without_history() -> None:
 def _newest_of_head(folder: Path) -> Path:
     """This repository's configuration, of the commit that is checked out: a clone of a pull request has no main.
 
-    Of the history that is looked at, the newest commits, and whatever else is on file; tests/site/test_loading.py reads
-    every result.
+    Of the history that is looked at, the newest commits, and whatever else is on file of H200s;
+    tests/site/test_loading.py reads every result and record.
     """
     from asv import util
 
     configuration = util.load_json(str(ROOT / "asv.conf.json"), js_comments=True)
     committed, results = ROOT / configuration["results_dir"], folder / "perf" / "results"
-    shutil.copytree(committed, results)
-    (results.parent / "records").symlink_to(committed.parent / "records")
+    shutil.copytree(committed, results, ignore=shutil.ignore_patterns("*h100*"))
     for machine in filter(Path.is_dir, results.iterdir()):
         documents = {path: json.loads(path.read_text()) for path in machine.glob("[0-9a-f]*-*.json")}
         of_history = [path for path, document in documents.items() if HISTORY in document["results"]]
         for path in sorted(of_history, key=lambda path: documents[path]["date"])[: -COMMITS - 1]:
+            del documents[path]
             path.unlink()
+        records = results.parent / "records" / machine.name
+        records.mkdir(parents=True)
+        for commit in {document["commit_hash"] for document in documents.values()}:
+            of_commit = committed.parent / "records" / machine.name / f"{commit}.jsonl.gz"
+            (records / of_commit.name).symlink_to(of_commit)
     changed = {"branches": ["HEAD"], "repo": str(ROOT), "results_dir": str(results)}
     (folder / "asv.conf.json").write_text(json.dumps(configuration | changed))
     return folder
