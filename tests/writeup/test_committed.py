@@ -81,9 +81,6 @@ def test_the_command_writes_what_changed_and_nothing_beside_the_results(checkout
     assert "words of before" not in front and "4.0-8.0 s" in front
     assert (checkout / H200 / "README.md").is_file()
 
-
-def test_other_rows_make_other_documents(checkout):
-    answers(checkout)
     path = checkout / H200 / "warm-up.json"
     document = json.loads(path.read_text())
     document["rows"][1]["optimizer_s"][0] += 1.0
