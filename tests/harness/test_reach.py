@@ -62,27 +62,33 @@ def test_an_entry_has_what_ran_and_not_what_another_implementation_runs(tmp_path
     assert not any("flash_bwd" in name or name.startswith("training:TrainStep") for name in eager)
 
 
-@pytest.mark.parametrize(
-    ("workload", "params"),
-    [
-        ("attention", PARAMS | {"seq_len": 16, "impl": "triton"}),
-        ("transformer", STEP),
-    ],
-)
-def test_a_case_runs_without_whatever_it_does_not_need(
-    tmp_path: Path, own: Sources, workload: str, params: dict[str, Any]
-) -> None:
-    found = entered(lambda: build(workload, params, DEVICE))
-    needed = own.needed(own.names_of(found["functions"]))
-    assert tear(tmp_path, needed, own) > len(needed)
-    script = (
-        "import sys, json; from perf.workloads import build; import cs336_systems as package\n"
-        "workload, params, folder, device = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], sys.argv[4]\n"
-        "assert package.__file__.startswith(folder), package.__file__\n"
-        "work = build(workload, params, device); work.prepare(); work.run()"
-    )
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{PACKAGE.parent}"}
-    command = [sys.executable, "-c", script, workload, json.dumps(params), str(tmp_path), DEVICE]
+# Each case in a process that has imported torch and nothing of ours.
+RUN = """
+import json, os, sys, torch
+
+def run(workload, params, folder, device):
+    sys.path.insert(0, folder)
+    from perf.workloads import build; import cs336_systems as package
+    assert package.__file__.startswith(folder), package.__file__
+    work = build(workload, params, device); work.prepare(); work.run()
+
+for case in json.loads(sys.argv[1]):
+    if not (child := os.fork()):
+        run(*case)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, case
+"""
+
+
+def test_a_case_runs_without_whatever_it_does_not_need(tmp_path: Path, own: Sources) -> None:
+    cases = []
+    for workload, params in (("attention", PARAMS | {"seq_len": 16, "impl": "triton"}), ("transformer", STEP)):
+        found = entered(lambda workload=workload, params=params: build(workload, params, DEVICE))  # type: ignore[misc]
+        needed = own.needed(own.names_of(found["functions"]))
+        assert tear(tmp_path / workload, needed, own) > len(needed)
+        cases.append((workload, params, str(tmp_path / workload), DEVICE))
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-c", RUN, json.dumps(cases)]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
