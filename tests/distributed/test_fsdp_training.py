@@ -42,7 +42,7 @@ def check(world_size, seeds):
         assert not {seed: error for seed, error in errors.items() if not error < 1e-6}
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_drawn_models_train_as_in_one_process(world_size):
     check(world_size, [3, 5, 8, 13])
 
