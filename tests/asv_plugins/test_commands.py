@@ -58,7 +58,10 @@ def test_a_command_ends_in_a_line_and_leaves_the_results_alone(measured, status,
     assert results_of(repository) == before
 
 
-@pytest.mark.parametrize("arguments", [("find", "HEAD", ROW, "--skip-save", "--machine", MACHINE), ("profile", ROW)])
+@pytest.mark.parametrize("arguments", [
+    pytest.param(("find", "HEAD", ROW, "--skip-save", "--machine", MACHINE), marks=pytest.mark.slow),
+    ("profile", ROW),
+])  # fmt: skip
 def test_a_command_that_saves_no_results_leaves_no_records_and_measures_its_row_alone(measured, arguments):
     repository, _ = measured
     before = records_of(repository)
