@@ -92,6 +92,11 @@ def _naming_the_port(run: Any) -> Any:
     return classmethod(served)
 
 
+def _environment_of(results: Results) -> SimpleNamespace:
+    """Return what `asv rm python=` reads of results, which have no `env`: the version of Python."""
+    return SimpleNamespace(python=results.params.get("python"))
+
+
 def _matches(value: str | None, pattern: str) -> bool:
     """Return whether a parameter's value matches the pattern of `asv rm`; a parameter that is missing does not."""
     return value is not None and fnmatchcase(value, pattern)
@@ -106,7 +111,5 @@ def install() -> None:
         Setup.run_from_conf_args = _status(Setup.run_from_conf_args)
         asv_profiling.get_environments = _to_be_profiled(asv_profiling.get_environments)
         Results.get_profile = _naming_what_has_no_profile(Results.get_profile)
-        Results.env = property(
-            lambda self: SimpleNamespace(python=self.params.get("python"))
-        )  # `asv rm python=` reads it
+        Results.env = property(_environment_of)
         rm.fnmatchcase = _matches
