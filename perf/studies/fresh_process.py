@@ -1,6 +1,7 @@
 """Fresh processes for a study, forked from a server that has imported torch and the compiler once."""
 
 import contextlib
+import functools
 import os
 import queue
 import signal
@@ -41,7 +42,7 @@ class FreshProcess:
             if self._is_over:
                 raise BrokenProcessPool("the process was killed")
             self._pool = self._pool or _pool(self._module, self._method)
-            future = self._pool.submit(_call, function, *arguments)
+            future = self._pool.submit(functools.partial(_call, function), *arguments)
         try:
             return future.result()
         except BrokenProcessPool:
