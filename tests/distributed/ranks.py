@@ -50,13 +50,18 @@ def spawn(function: Callable[..., Any], world_size: int, *args: Any, backend: st
 
 def spawn_processes(function: Callable[..., Any], world_size: int, *args: Any, **kwargs: Any) -> list[Any]:
     """Run `process_group.spawn`, with processes that start from a server that has imported an optimizer's parts."""
-    if ON_NCCL and world_size > torch.cuda.device_count():
-        pytest.skip(f"needs {world_size} GPUs")
+    skip_unless_enough_gpus(world_size)
     preload()
     kwargs = {"backend": BACKEND, **kwargs}
     if ON_GPUS:
         return process_group.spawn(on_a_gpu, world_size, function, *args, **kwargs)
     return process_group.spawn(function, world_size, *args, **kwargs)
+
+
+def skip_unless_enough_gpus(world_size: int) -> None:
+    """Skip the test if NCCL, which takes one rank on each GPU, cannot have so many."""
+    if ON_NCCL and world_size > torch.cuda.device_count():
+        pytest.skip(f"needs {world_size} GPUs")
 
 
 def preload() -> None:
