@@ -388,6 +388,5 @@ def test_by_default_the_machine_with_the_most_documents(copied):
         (studies.parent / other).mkdir()
     shutil.copy(studies / "clock.json", studies.parent / "a-gpu")
     assert source.read(copied, None).machine == "nvidia-h200"
-    for path in studies.glob("*.json"):
-        shutil.copy(path, studies.parent / "a-gpu-x2")
+    shutil.copytree(studies, studies.parent / "a-gpu-x2", dirs_exist_ok=True)
     assert source.read(copied, None).machine == "a-gpu"
