@@ -57,6 +57,12 @@ def legend_below(figure: Any, columns: int | None = None) -> None:
     figure.legend(keys.values(), keys, fontsize=8, loc="outside lower center", ncols=columns or len(keys))
 
 
+def legend_above(axes: Any) -> None:
+    """Add a panel's legend above it in one line, where it hides nothing. Nothing if no part has a label."""
+    if keys := axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(keys), frameon=False)
+
+
 def save(figure: Any, path: Path, title: str = "") -> None:
     """Write the figure as a PNG. Raises `click.ClickException` with one line if it cannot be written.
 

@@ -48,7 +48,7 @@ def draw(rows: list[Row], label: Callable[[Row], str], path: Path, title: str) -
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter("{x:g}\u00d7")
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.invert_yaxis()
+    axes.set_ylim(len(labels) - 0.5, -0.5)
     ours = list(dict.fromkeys(row["ours"] for row in timed))
     whose = figures.shortened(name_of(ours[0])) if len(ours) == 1 else "ours"
     axes.set_xlabel(f"speed-up of {whose} over", fontsize=8)

@@ -140,7 +140,7 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     parts = {"without communication": alone, "exposed communication": exposed}
     figures.stacked_bars(left, list(by_strategy), parts)
     left.set_xlabel("ms a step")
-    left.legend(fontsize=8)
+    figures.legend_above(left)
     for name in SWEPT:
         if len(swept := by_strategy.get(name, [])) > 1:
             points = sorted((row["bucket_size_mb"], _exposed_s(row) * 1e3) for row in swept)
@@ -151,6 +151,5 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
         places = [row["bucket_size_mb"] for row in ours]
         right.plot(places, model, linestyle=":", color="black", label="s / (n w) + n o, fitted")
     right.set(xscale="log", xlabel="bucket, MiB", ylabel="exposed communication, ms")
-    if right.get_legend_handles_labels()[0]:
-        right.legend(fontsize=8)
+    figures.legend_above(right)
     figures.save(figure, path, f"{title}\n{size}, context {context}, {ranks} ranks")
