@@ -122,4 +122,6 @@ def written(kind: Any) -> str:
         return " ".join([*(holds.__name__ for holds in predicates), written(first)])
     if get_origin(kind) is NotRequired:
         return written(*get_args(kind))
+    if get_origin(kind) in (Union, types.UnionType):
+        return " | ".join("None" if part is types.NoneType else written(part) for part in get_args(kind))
     return getattr(kind, "__name__", "") if not get_args(kind) else re.sub(r"(?<!['\w.])(\w+\.)+", "", str(kind))

@@ -23,7 +23,7 @@ _Samples = list[list[float]]  # seconds of every sample, a list for each process
 _Count = Annotated[int, positive]
 _Mebibytes = Annotated[float, positive]
 _Seconds = NotRequired[list[float]]
-_Bytes = NotRequired[int | None]
+_Bytes = NotRequired[_Count | None]
 
 _Size: Any = Literal[SIZES]
 _Precision: Any = Literal[PRECISIONS]
@@ -34,7 +34,7 @@ _Way: Any = Literal[(*STRATEGIES, *(f"fully_sharded/{name}" for name in fully_sh
 _STATUS: Form = {"status": Status, "reason": NotRequired[str]}
 _STEP: Form = {"size": _Size, "precision": _Precision, "variant": _Variant}
 _MODEL: Form = _STATUS | _STEP | {"attention": Literal[ATTENTIONS]}
-_MODEL |= {"context": _Count, "predicted_bytes": NotRequired[int]}
+_MODEL |= {"context": _Count, "predicted_bytes": NotRequired[_Count]}
 _PHASES: Form = _MODEL | dict.fromkeys(("forward_s", "backward_s", "optimizer_s"), _Seconds) | {"peak_bytes": _Bytes}
 _FIRST_AND_MEDIAN: Form = dict.fromkeys(("forward_first_s", "forward_s"), NotRequired[float])
 
@@ -60,7 +60,7 @@ _CASE: Form = _STATUS | {  # measured as those of the suite are
     "world_size": _Count,
     "error": NotRequired[float],
     "facts": NotRequired[dict[str, float]],
-    "peak_bytes": NotRequired[int],
+    "peak_bytes": NotRequired[_Count],
 }
 _SAMPLED: Form = _CASE | {"samples_s": _Seconds}
 
@@ -97,8 +97,9 @@ FORMS: dict[str, Form] = {
     | {"strategy": _Strategy, "bucket_size_mb": _Mebibytes, "step_s": _Seconds, "exposed_s": _Seconds},
     "sharding": _SAMPLED | _RANKED | {"sharding": Literal[sharded_optimizer.SHARDINGS]},
     "leaderboard-2026": _SAMPLED
-    | dict.fromkeys(("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch"), int)
-    | dict.fromkeys(("checkpoint_every", "prefetch", "predicted_bytes", "whole_predicted_bytes"), int)
+    | dict.fromkeys(("d_model", "d_ff", "num_layers", "num_heads", "vocab_size", "context_length", "batch"), _Count)
+    | dict.fromkeys(("predicted_bytes", "whole_predicted_bytes"), _Count)
+    | dict.fromkeys(("checkpoint_every", "prefetch"), int)
     | {"precision": _Precision, "variant": _Variant, "attention": str}
     | dict.fromkeys(("predicted_s", "whole_predicted_s"), float),
     "overlap": _RANKED
