@@ -135,8 +135,9 @@ def draw(rows: list[Row], path: Path, title: str) -> None:
     by_strategy = {strategy: mine for (strategy,), mine in grouped(first, "strategy")}
     figure, (left, right) = figures.subplots(1, 2, figsize=(9, 3.6))
     best = [min(mine, key=_step_s) for mine in by_strategy.values()]
-    exposed = [_exposed_s(row) * 1e3 for row in best]
-    alone = [_step_s(row) * 1e3 - part for row, part in zip(best, exposed, strict=True)]
+    steps = [_step_s(row) * 1e3 for row in best]
+    exposed = [min(max(_exposed_s(row) * 1e3, 0.0), step) for row, step in zip(best, steps, strict=True)]  # of noise
+    alone = [step - part for step, part in zip(steps, exposed, strict=True)]
     parts = {"without communication": alone, "exposed communication": exposed}
     figures.stacked_bars(left, list(by_strategy), parts)
     left.set_xlabel("ms a step")
