@@ -7,7 +7,6 @@ working tree is not a commit.
 import dataclasses
 import difflib
 import itertools
-import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -30,7 +29,7 @@ from perf.options import command_line
 from perf.selection import asv_classes, names
 from perf.site.ceiling import attained, times_the_work
 from perf.site.conditions import CLOCKS
-from perf.site.estimate import Estimate, estimate
+from perf.site.estimate import estimate, ratio
 from perf.tables import text_table
 
 MAX_CASES = 60
@@ -134,17 +133,11 @@ def _figures(result: CaseResult, first: CaseResult) -> dict[str, str]:
     if time is not None:
         share = attained(result, time.median) if "dtype" in result.params or not result.flops else None
         figures["median"] = units.seconds(time.median)
-        figures["±"] = units.percent((time.high - time.median) / time.median) if time.median > 0 else "-"
+        figures["±"] = units.percent(time.relative) if time.median > 0 else "-"
         figures["rate"] = _rate(result, time.median)
         figures["of ceiling"] = units.percent(share) if share else "-"
-        figures["speed-up of first"] = _speedup(time, base) if base and result is not first else "-"
+        figures["speed-up of first"] = ratio(base, time).words if base and result is not first else "-"
     return figures | {"peak memory": units.memory(result.peak_bytes) if result.peak_bytes is not None else "-"}
-
-
-def _speedup(time: Estimate, base: Estimate) -> str:
-    """Format the first implementation's speed-up over this one, with half of the 95 % interval of independent times."""
-    half = math.hypot(*(estimate.high / estimate.median - 1 for estimate in (time, base)))
-    return f"{units.times(time.median / base.median)} ± {units.percent(half)}"
 
 
 def _rate(result: CaseResult, seconds: float) -> str:

@@ -187,7 +187,7 @@ def _figures(result: CaseResult) -> dict[str, str]:
     time = estimate(result)
     return {
         "median": units.seconds(time.median) if time else "-",
-        "±": units.percent((time.high - time.median) / time.median) if time and time.median > 0 else "-",
+        "±": units.percent(time.relative) if time and time.median > 0 else "-",
         "peak memory": units.memory(result.peak_bytes) if result.peak_bytes is not None else "-",
         "samples": str(len(result.samples_s)) if time else "-",
     }

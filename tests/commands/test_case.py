@@ -121,7 +121,7 @@ def test_the_working_tree_is_timed_beside_its_peers():
     assert done.exit_code == 0, done.output
     rows = [line for line in done.stdout.splitlines() if line.startswith(tuple(PEERS))]
     assert [impl in row for impl, row in zip(PEERS, rows, strict=True)] == [True] * len(PEERS)
-    assert all(("\u00d7 ± " in row) == (row is not rows[0]) for row in rows)
+    assert all(("\u00d7 ±\u00a0" in row) == (row is not rows[0]) for row in rows)
     assert all("FLOP/s" in row and "%" in row for row in rows)
     assert "1 visit " in done.stdout and "wall clock, warm cache" in done.stdout
 
