@@ -27,8 +27,8 @@ from perf.harness.preflight import full_disks, objection
 from perf.harness.records import read_machine
 from perf.harness.suite import OPTIONS_VARIABLE, PROGRESS_VARIABLE, RECORDS_VARIABLE
 from perf.machines import machine_file
+from perf.workloads import PACKAGE
 
-PACKAGES = ("cs336_systems",)
 ENTRY = Path(__file__).parents[1] / "harness" / "workers" / "asv_process.py"
 SERIES_REQUIREMENTS = ("torch", "triton")  # a new version of these starts a new series
 
@@ -76,18 +76,16 @@ class LinkedEnvironment(environment.Environment):
 
     def _uninstall_project(self):
         self._set_installed_commit_hash(None)
-        for package in PACKAGES:
-            (self._site / package).unlink(missing_ok=True)
+        (self._site / PACKAGE).unlink(missing_ok=True)
 
     def _build_project(self, repo, commit_hash, build_dir):
         """Do nothing: the package is pure Python."""
 
     def _install_project(self, repo, commit_hash, build_dir):
         # A link to the repository's root would expose the commit's own perf/ too.
-        for package in PACKAGES:
-            source = Path(build_dir) / package
-            if source.is_dir():
-                (self._site / package).symlink_to(source)
+        source = Path(build_dir) / PACKAGE
+        if source.is_dir():
+            (self._site / PACKAGE).symlink_to(source)
 
     def run(self, args, **kwargs):
         """Run asv's script in the environment, which also names asv's command line, records and terminal."""

@@ -103,14 +103,14 @@ def _without_classes(kinds: tuple[str, ...], base_s: Floats, changes: Floats) ->
     )
 
 
-def on_file(machine: str = MACHINE, records: Path | None = None) -> Noise | None:
+def on_file() -> Noise | None:
     """Read each case's newest A/A run on record, with the margin from the older runs.
 
     Returns None for fewer cases than a prior needs.
     """
     rows = {row.case.key: row for row in every_row()}
     recorded: dict[str, tuple[float, Floats, float]] = {}
-    runs = aa_runs.recorded(machine, records)
+    runs = aa_runs.recorded(MACHINE)
     for number, run in enumerate(runs):
         moved = aa_runs.moved(runs[:number])
         for key in run.base_s.keys() & rows.keys():

@@ -41,16 +41,16 @@ def of_mean(values: Sequence[float], level: float = LEVEL) -> Interval:
     return Interval(mean, student(len(values) - 1, level) * statistics.stdev(values) / math.sqrt(len(values)))
 
 
-def of_trimmed_mean(values: Sequence[float], share: float = 0.2, level: float = LEVEL) -> Interval:
-    """Return the mean without the `share` at either end, which resists outliers; `of_mean` for fewer than five values.
+def of_trimmed_mean(values: Sequence[float], level: float = LEVEL) -> Interval:
+    """Return the mean without a fifth of the values at either end, robust to outliers; `of_mean` of fewer than five.
 
     The interval is Tukey and McLaughlin's (1963), from the winsorized standard deviation. For normal values (n = 5 to
     20) it covers 93 to 94 % with their h - 1 degrees of freedom, h being the values kept, and 94.8 to 95.6 % with
     (h - 1) sqrt(h / n).
     """
     n = len(values)
-    cut = int(share * n)
-    if n < 5 or not cut:
+    cut = n // 5
+    if not cut:
         return of_mean(values, level)
     ordered = sorted(values)
     kept = ordered[cut : n - cut]

@@ -14,7 +14,7 @@ import click
 from perf.files import write_measured
 from perf.git import output
 from perf.harness import device
-from perf.harness.status import describe
+from perf.harness.status import ANSWERED, describe
 from perf.harness.working_tree import ROOT
 from perf.options import command_line
 from perf.studies import row_forms
@@ -107,7 +107,7 @@ def _commit() -> str | None:
 
 def any_result(rows: Iterable[Row]) -> bool:
     """Return whether any row says something of the code: a value, or that it needs more memory than there is."""
-    return any(row.get("status", "ok") in ("ok", "out_of_memory") for row in rows)
+    return any(row.get("status", "ok") in ANSWERED for row in rows)
 
 
 def kept(

@@ -236,10 +236,10 @@ def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
         )
 
 
-def requested_size(error: BaseException | str) -> str:
+def requested_size(error: str) -> str:
     """Return the size of the allocation that failed: "requested 2.00 GiB"."""
-    match = re.search(r"allocate ([\d.]+ \w+)", str(error))
-    return f"requested {match[1]}" if match else (str(error).splitlines() or [""])[0]
+    match = re.search(r"allocate ([\d.]+ \w+)", error)
+    return f"requested {match[1]}" if match else (error.splitlines() or [""])[0]
 
 
 def release() -> None:

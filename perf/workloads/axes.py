@@ -10,7 +10,7 @@ AXES = {
     "compiled_step": _STEP | {"attention", "model"},
     "controls": {"control"},
     "data_parallel": _STEP | {"bucket_size_mb", "strategy", "world_size"},
-    "fully_sharded": _STEP | {"compute_dtype", "prefetch", "sharding", "world_size"},
+    "fully_sharded": _STEP | {"compute_dtype", "sharding", "world_size"},
     "host": _ATTENTION | _STEP | {"attention", "model"},
     "linear_cross_entropy": {"d_model", "dtype", "impl", "mode", "tokens", "vocab_size"},
     "sharded_optimizer": _STEP | {"sharding", "world_size"},

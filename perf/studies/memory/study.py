@@ -93,8 +93,9 @@ def measure(training: Training, setting: Setting, out: Path | None = None) -> Ro
             row[name] = summary(recording, gradient_addresses(train))
         except torch.OutOfMemoryError as error:
             error.__traceback__ = None  # it holds the frames, and they the tensors
-            row[name] = {"out_of_memory": requested_size(error)}
-            row |= {"status": "out_of_memory", "reason": f"{name} {requested_size(error)}"}
+            requested = requested_size(str(error))
+            row[name] = {"out_of_memory": requested}
+            row |= {"status": "out_of_memory", "reason": f"{name} {requested}"}
     return row
 
 

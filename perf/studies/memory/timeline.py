@@ -80,9 +80,9 @@ def _grouped(alive: list[tuple[dict[str, Any], str, bool]], gradients: dict[int,
     return [{"bytes": size, "count": count, "phase": phase, "where": where} for (size, phase, where), count in largest]
 
 
-def thinned(course: list[int], points: int = POINTS) -> list[int]:
+def thinned(course: list[int]) -> list[int]:
     """Return the minimum and maximum of each stretch, in order, and the first and last value."""
-    stride = -(-len(course) * 2 // points)
+    stride = -(-len(course) * 2 // POINTS)
     if stride <= 2:
         return course
     kept = [course[0]]
