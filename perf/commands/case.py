@@ -109,7 +109,7 @@ def _heading(results: Sequence[CaseResult], visits: int) -> str:
     clock = " or ".join(dict.fromkeys(CLOCKS.get(result.clock, result.clock) for result in results if result.clock))
     return (
         f"Working tree of {ROOT} on {session.device['name']}, {software}\n"
-        f"Median of {visits} visit{'s' if visits > 1 else ''} after one that checks the result; "
+        f"Median of {units.counted(visits, 'visit')} after one that checks the result; "
         f"{clock}, {results[0].cache} cache"
     )
 

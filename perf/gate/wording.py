@@ -102,7 +102,7 @@ def _to_judge(report: Report) -> str:
 def different_results(report: Report) -> str:
     """Count the cases with different results, as a clause."""
     count = len(report.differences)
-    return f"the results of {count} case{'s' if count > 1 else ''} differ by more than rounding"
+    return f"the results of {units.counted(count, 'case')} differ by more than rounding"
 
 
 def in_order(verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -206,7 +206,7 @@ def _cut_short(report: Report) -> str:
     if not (rows := report.judgement.cut_short):
         return ""
     return (
-        f"{rows} row{'s' if rows > 1 else ''}, by the budget: SLOWER needs {LOOKS[-1]} processes, so no slow-down in "
+        f"{units.counted(rows, 'row')}, by the budget: SLOWER needs {LOOKS[-1]} processes, so no slow-down in "
         "these could be reported, however large"
     )
 

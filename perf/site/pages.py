@@ -130,7 +130,7 @@ def _environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["percent"] = units.percent
+    environment.globals |= {"percent": units.percent, "counted": units.counted}
     return environment
 
 

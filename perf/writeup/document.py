@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from perf.studies.on_file import NotOnFile
+from perf.units import counted
 from perf.writeup import answered, claims
 from perf.writeup.chapters import CODE, Part, extras, parts
 from perf.writeup.editions import EDITIONS
@@ -117,7 +118,7 @@ def _chapter(problem: Problem, source: Source, figures: Path, made: Document) ->
         title, part = beyond[problem.name]
         with contextlib.suppress(NotOnFile):  # the handout does not ask for it
             texts.append(f"## {title}\n\n{_made(part, source, figures, made)}")
-    points = f"{problem.points} point{'' if problem.points == 1 else 's'}" if problem.points else "Optional"
+    points = counted(problem.points, "point") if problem.points else "Optional"
     return {
         "name": Markup(problem.name),
         "points": points,

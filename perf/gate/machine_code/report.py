@@ -7,6 +7,7 @@ from collections import Counter
 from perf.gate.comment import ICONS, code, folded, plain, shortened
 from perf.gate.machine_code.compared import BAD, ORDER, KernelChange, Report, changes, to_measure
 from perf.printable import printable
+from perf.units import counted
 
 VERSION = 1
 MAX_CHARACTERS = 4_000
@@ -49,7 +50,8 @@ def text(report: Report) -> str:
     lines = [headline(report), ""]
     lines += [f"{name} {arm.commit[:8]}  {arm.subject}" for name, arm in (("base", report.base), ("head", report.head))]
     for change in _kernels(report):
-        lines += ["", f"{change.word:8} {_name(change)}, compute capability {change.target}, {_rows(change)}"]
+        where = f"compute capability {change.target}, {counted(change.rows, 'row')}"
+        lines += ["", f"{change.word:8} {_name(change)}, {where}"]
         lines += [f"    {line}" for line in (", ".join(change.constants), ", ".join(changes(change))) if line]
     for target, found in report.targets.items():
         for title, rows in (("broken", found.broken), ("reached", found.reached), ("unknown", found.unknown)):
@@ -101,7 +103,3 @@ def _name(change: KernelChange) -> str:
     if change.base and change.base != name:
         name = f"{change.base}, now {name}"
     return f"{name} of d = {change.head_dim}" if change.head_dim else name
-
-
-def _rows(change: KernelChange) -> str:
-    return f"{change.rows} row{'s' if change.rows > 1 else ''}"

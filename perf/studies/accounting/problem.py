@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import ModuleType
 
+from perf.units import counted
 from perf.workloads import measured_module
 
 MAX_WIDTH = 100
@@ -54,8 +55,7 @@ def closed_forms(module: str) -> ModuleType:
 def text(problem: CourseProblem) -> Iterator[str]:
     """Yield the lines for a terminal."""
     width = min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
-    points = f"{problem.points} point{'s' if problem.points > 1 else ''}"
-    yield f"{problem.name} ({problem.edition}, {points})"
+    yield f"{problem.name} ({problem.edition}, {counted(problem.points, 'point')})"
     yield from textwrap.wrap(problem.given, width)
     for line in problem.lines:
         right = line.result or line.formula
