@@ -136,7 +136,7 @@ def _newest(name: str) -> Callable[[Site, Any], Rendered]:
 WRITERS: dict[str, Callable[[Site, Any], Rendered]] = {
     "overview, changes": _overview_and_changes,
     "compare": _compare,
-    **{name: _newest(name) for name in ("attention", "step", "roofline", "distributed")},
+    **{name: _newest(name) for name in (page.file.removesuffix(".html") for page in pages.PAGES if page.of_newest)},
     "trust": _trust,
 }
 """Renders pages from what asv publishes and from its configuration."""

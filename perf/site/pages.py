@@ -24,6 +24,8 @@ class Page:
 
     file: str
     label: str
+    of_newest: bool = False
+    """Whether its page.py has `collect` of a machine's newest measurements and `render`, which need no more."""
 
 
 PAGES = (
@@ -31,10 +33,10 @@ PAGES = (
     Page("changes.html", "Changes"),
     Page("compare.html", "Compare"),
     Page("history.html", "History"),
-    Page("attention.html", "Attention"),
-    Page("step.html", "Training step"),
-    Page("roofline.html", "Roofline"),
-    Page("distributed.html", "Distributed"),
+    Page("attention.html", "Attention", of_newest=True),
+    Page("step.html", "Training step", of_newest=True),
+    Page("roofline.html", "Roofline", of_newest=True),
+    Page("distributed.html", "Distributed", of_newest=True),
     Page("trust.html", "Trust"),
     Page("history.html#/regressions", "asv's regressions"),
 )
