@@ -10,9 +10,10 @@ import click
 from perf.harness.status import describe
 from perf.options import Count
 from perf.studies import figures
+from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import measure, step_seconds
-from perf.studies.lm import OURS, Models, Setting, accounted, device_kind, model_options, rows_of
+from perf.studies.lm import OURS, Models, Setting, accounted, model_options, rows_of
 from perf.studies.rows import Row, differing, grouped
 from perf.units import GIB, memory, times
 from perf.workloads import measured

@@ -16,10 +16,11 @@ from perf.harness.clock import Clock, Stop, WallClock
 from perf.harness.status import describe, refusals
 from perf.options import Count
 from perf.studies import figures
+from perf.studies.device import bench, device_kind, release
 from perf.studies.document import any_result, conclude, document, heading, out_option, write_in_parts
-from perf.studies.lm import VARIANTS, Models, Setting, bench, device_kind, model_options, refusal, release, rows_of
+from perf.studies.lm import VARIANTS, Models, Setting, model_options, rows_of
 from perf.studies.progress import progress
-from perf.studies.rows import Row, differing
+from perf.studies.rows import Row, differing, refusal
 from perf.studies.workspaces import workspaces
 from perf.tables import text_table
 from perf.workloads.transformer_training import Training

@@ -18,7 +18,7 @@ from perf.harness.status import ANSWERED, describe
 from perf.harness.working_tree import ROOT
 from perf.options import command_line
 from perf.studies import row_forms
-from perf.studies.lm import ON_A_CPU, device_kind
+from perf.studies.device import ON_A_CPU, device_kind
 from perf.studies.rows import Row
 from perf.tables import prose, text_table
 
@@ -64,6 +64,9 @@ out_option = click.option(
     callback=_writable,
     help="Folder for rows (NAME.json) and figures, which replace the last. Default: .asv/studies.",
 )
+
+tiny_option = click.option("--size", type=click.Choice(["tiny"]), help="Measure little, in seconds.")
+"""Option of studies without a model: "tiny" or None."""
 
 
 def heading(document: dict[str, Any]) -> str:

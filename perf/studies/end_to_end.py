@@ -10,8 +10,9 @@ import click
 from perf.harness.status import describe, words
 from perf.options import Count
 from perf.studies import figures
+from perf.studies.device import bench, device_kind
 from perf.studies.document import heading, kept, out_option, present
-from perf.studies.lm import Models, Setting, bench, device_kind, largest_that_fits, model_options, rows_of
+from perf.studies.lm import Models, Setting, largest_that_fits, model_options, rows_of
 from perf.studies.rows import Row, differing, grouped
 from perf.studies.workspaces import workspaces
 from perf.units import GIB, mib

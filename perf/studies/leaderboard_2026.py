@@ -9,8 +9,8 @@ import click
 
 from perf.harness.status import describe
 from perf.options import Count
+from perf.studies.device import Device, bench, device_kind, memory_bytes
 from perf.studies.document import kept, out_option, present
-from perf.studies.lm import Device, bench, device_kind, memory_bytes
 from perf.studies.parallel.ranked import measured_rows
 from perf.studies.rows import Row
 from perf.tables import prose, text_table

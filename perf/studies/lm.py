@@ -1,19 +1,16 @@
-"""Shared parts of the studies of the language model: options, training step, and a failure as a row."""
+"""Shared parts of the studies of the language model: options, training step, and its predicted memory."""
 
-import functools
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import click
 
-from perf.harness.bench import Bench
-from perf.harness.status import failure
 from perf.options import Count, Named, Terminated, gathered
+from perf.studies.device import device_kind, memory_bytes, release
 from perf.studies.progress import progress
-from perf.studies.rows import Row
+from perf.studies.rows import Row, refusal
 from perf.units import gib
 from perf.workloads import imported, measured
 from perf.workloads.transformer_state import CHECKPOINT_AXES
@@ -23,8 +20,6 @@ SIZES = ("tiny", "small", "medium", "large", "xl", "2.7B", "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
 VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
 ATTENTIONS = ("reference", "pytorch", "triton", "sdpa")
-
-ON_A_CPU = "Measured on a CPU: the method is the GPU's, its times and speed-ups are not."
 
 
 @dataclass(frozen=True)
@@ -131,29 +126,9 @@ def _importable(model: str) -> None:
         imported(model)
 
 
-tiny_option = click.option("--size", type=click.Choice(SIZES[:1]), help="Measure little, in seconds.")
-"""Option of studies without a model: "tiny" or None."""
-
-
-Device = Literal["cuda", "cpu"]
-
-
-def device_kind() -> Device:
-    """Return "cuda" where there is a GPU, else "cpu"."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def training_of(setting: Setting) -> Training:
     """Return the training workload of the setting here. Raises `ValueError` for a model that refuses this setting."""
     return Training(asdict(setting), device_kind())
-
-
-@functools.cache
-def bench() -> Bench:
-    """Return the bench of this process."""
-    return Bench(device_kind())
 
 
 def rows_of(
@@ -177,17 +152,6 @@ def rows_of(
             row |= refusal(error)
         release()
         yield row
-
-
-def refusal(error: BaseException) -> Row:
-    """Return status and reason of work that raised `error`."""
-    return refused(failure(error))
-
-
-def refused(reply: Row) -> Row:
-    """Return status and reason of a failed reply; out of memory, the reason is the requested size."""
-    reason = requested_size(reply["reason"]) if reply["status"] == "out_of_memory" else reply["reason"]
-    return {"status": reply["status"], "reason": reason}
 
 
 def predicted_bytes(setting: Setting) -> int | None:
@@ -215,13 +179,6 @@ def accounted(setting: Setting) -> dict[str, Any]:
     return {"checkpointing": measured("configs", "Checkpointing")(*checkpoints)}
 
 
-def memory_bytes() -> float:
-    """Return the memory of the GPU; infinity without one."""
-    import torch
-
-    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else float("inf")
-
-
 def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
     """Name the largest model whose step fits this GPU, for every context length and precision of these settings."""
     if device_kind() == "cpu":
@@ -234,29 +191,3 @@ def largest_that_fits(settings: list[Setting]) -> Iterator[str]:
             f"Context {context}, {precision}: by prediction the largest model whose step fits {card} with eager "
             f"attention is {name or 'none of them'}."
         )
-
-
-def requested_size(error: str) -> str:
-    """Return the size of the allocation that failed: "requested 2.00 GiB"."""
-    match = re.search(r"allocate ([\d.]+ \w+)", error)
-    return f"requested {match[1]}" if match else (error.splitlines() or [""])[0]
-
-
-def release() -> None:
-    """Free the memory of the last model and its compiled forms."""
-    import gc
-
-    import torch
-
-    torch.compiler.reset()
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-
-
-def synchronize() -> None:
-    """Wait for the GPU, if there is one."""
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()

@@ -13,7 +13,7 @@ from perf.harness.device import missing_device
 from perf.harness.suite import cases_of
 from perf.options import Count
 from perf.selection import sound_classes
-from perf.studies.lm import tiny_option
+from perf.studies.document import tiny_option
 from perf.studies.progress import progress
 from perf.studies.rows import Row
 from perf.tables import text_table

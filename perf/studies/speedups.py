@@ -20,7 +20,7 @@ import click
 
 from perf.harness.intervals import LEVEL, of_trimmed_mean, student
 from perf.options import Count, Finite, gathered
-from perf.studies.lm import device_kind
+from perf.studies.device import device_kind
 from perf.studies.on_file import NotOnFile
 
 T = TypeVar("T")

@@ -12,10 +12,11 @@ from perf.harness import working_tree
 from perf.harness.status import describe
 from perf.options import Count
 from perf.studies import figures
+from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import mean_and_deviation, measure, step_seconds
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import Models, Setting, device_kind, model_options, rows_of
+from perf.studies.lm import Models, Setting, model_options, rows_of
 from perf.studies.rows import Row
 from perf.workloads.transformer_training import PHASES
 

@@ -14,6 +14,7 @@ from perf.harness.status import describe
 from perf.options import Terminated
 from perf.studies import compile as compile_study
 from perf.studies import end_to_end, lm, warm_up
+from perf.studies.device import ON_A_CPU, bench
 from perf.studies.kernels import study as kernels_study
 from perf.studies.lm import Setting
 from perf.workloads import peer_step
@@ -193,9 +194,9 @@ STUDIES = {
 
 @pytest.fixture
 def own_bench():
-    lm.bench.cache_clear()
-    yield lm.bench()
-    lm.bench.cache_clear()
+    bench.cache_clear()
+    yield bench()
+    bench.cache_clear()
 
 
 def test_every_axis_is_an_option_and_every_combination_a_row_with_phases(tmp_path):
@@ -205,7 +206,7 @@ def test_every_axis_is_an_option_and_every_combination_a_row_with_phases(tmp_pat
     assert {row["attention"] for row in rows} == {"sdpa"}
     assert all(len(row[f"{phase}_s"]) == 2 for row in rows for phase in end_to_end.PHASES)
     assert (tmp_path / "end-to-end.png").stat().st_size > 0
-    assert (lm.ON_A_CPU in said) == (not torch.cuda.is_available())
+    assert (ON_A_CPU in said) == (not torch.cuda.is_available())
 
 
 @pytest.mark.slow
@@ -266,7 +267,7 @@ def test_a_step_that_is_wrong_or_below_its_floor_gets_no_time_in_any_study(name,
         patched.setattr(training, "adamw", lambda model, capturable: torch.optim.AdamW(model.parameters(), lr=2e-3))
         (wrong,) = lm.rows_of([setting], lambda *given: measure(*given, *more))
     assert wrong["status"] == "wrong" and "AdamW" in wrong["reason"]
-    lm.bench.cache_clear()
+    bench.cache_clear()
     slow = {"matmul_flops_per_s": {"float32": 1.0}, "copy_bytes_per_s": 1.0}
     monkeypatch.setattr(ceilings, "measure", lambda clock, kinds=None: slow)
     (fast,) = lm.rows_of([setting], lambda *given: measure(*given, *more))

@@ -8,6 +8,7 @@ import torch
 
 from perf.harness.status import describe
 from perf.studies import lm
+from perf.studies.device import ON_A_CPU, device_kind
 from perf.studies.lm import Setting
 from perf.studies.memory import recording, study, timeline
 from perf.studies.memory.recording import Recording
@@ -94,7 +95,7 @@ def test_rows_pictures_and_answers(tmp_path):
         for part in (row["forward"], row["step"]):
             assert part["phases"][-1]["end_bytes"] == pytest.approx(part["requested_before_bytes"], abs=1024)
     if not torch.cuda.is_available():
-        assert lm.ON_A_CPU in said
+        assert ON_A_CPU in said
         assert not list(tmp_path.glob("*.pickle"))
 
 
@@ -127,7 +128,7 @@ def test_what_a_foreign_model_holds_besides_its_parameters_is_no_allocation_of_a
         def forward(self, ids):
             return self.table[ids] @ self.weight
 
-    with torch.device(lm.device_kind()):
+    with torch.device(device_kind()):
         model, ids = Model(), torch.zeros(2, 4, dtype=torch.int64)
     train = study.measured("training", "make_train_step")(model, ids, ids)
     summary = timeline.summary(recording.record(recording.forward_alone(train), train, None), {})

@@ -11,8 +11,8 @@ from typing import Any
 
 from perf.studies.attention.arms import builder
 from perf.studies.attention.cells import Cell
+from perf.studies.device import Device
 from perf.studies.fresh_process import side_by_side
-from perf.studies.lm import Device
 from perf.studies.progress import progress
 
 MAX_PROCESSES = 16

@@ -11,8 +11,8 @@ from perf.harness.instruments import Instruments
 from perf.harness.measure import pin_package
 from perf.harness.working_tree import ROOT
 from perf.studies.attention.cells import Cell, min_bytes
+from perf.studies.device import Device, memory_bytes
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import Device, memory_bytes
 from perf.units import GIB, gib
 from perf.workloads import build
 from perf.workloads.workload import DoesNotFit, Workload

@@ -11,10 +11,10 @@ import click
 from perf.harness.status import describe
 from perf.options import Count
 from perf.studies import figures
-from perf.studies.document import heading, kept, out_option
-from perf.studies.lm import device_kind, refusal, tiny_option
+from perf.studies.device import device_kind
+from perf.studies.document import heading, kept, out_option, tiny_option
 from perf.studies.progress import progress
-from perf.studies.rows import Row
+from perf.studies.rows import Row, refusal
 from perf.studies.workspaces import workspaces
 from perf.tables import prose, text_table
 from perf.units import GIB, memory, mib

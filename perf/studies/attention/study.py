@@ -14,8 +14,8 @@ from perf.studies.attention.cells import CLOCKS, MASKS, Cell, cells_of, narrowed
 from perf.studies.attention.comparing import measure, start
 from perf.studies.attention.groups import GROUPS, MODES, document_of, drawn, groups_of
 from perf.studies.attention.results import NOT_MEASURED, answers, draw, shown, timed
-from perf.studies.document import conclude, heading, out_option, write_in_parts
-from perf.studies.lm import Device, device_kind, tiny_option
+from perf.studies.device import Device, device_kind
+from perf.studies.document import conclude, heading, out_option, tiny_option, write_in_parts
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention_impls import check_impl

@@ -11,8 +11,9 @@ import click
 
 from perf.files import write_aside
 from perf.options import Count
+from perf.studies.device import synchronize
 from perf.studies.kernels.profiling import annotated, phase
-from perf.studies.lm import Models, Setting, model_options, synchronize, training_of
+from perf.studies.lm import Models, Setting, model_options, training_of
 
 FLAGS = (
     "--trace=cuda,cudnn,cublas,osrt,nvtx",

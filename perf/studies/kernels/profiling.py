@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import click
 
 from perf.harness.spans import covered_s, merged
-from perf.studies.lm import Setting, synchronize
+from perf.studies.device import synchronize
+from perf.studies.lm import Setting
 from perf.workloads import PACKAGE, measured
 
 KINDS = ("matmul", "fused attention", "softmax", "elementwise", "optimizer", "other")

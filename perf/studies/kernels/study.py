@@ -12,11 +12,12 @@ from perf.harness import profiler
 from perf.harness.clock import WallClock
 from perf.harness.cuda_clocks import GpuWallClock
 from perf.options import Count
+from perf.studies.device import bench, device_kind
 from perf.studies.document import conclude, heading, kept, out_option, write
 from perf.studies.kernels.nsys import profile as profile_by_nsys
 from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
 from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
-from perf.studies.lm import Models, Setting, bench, device_kind, model_options, rows_of
+from perf.studies.lm import Models, Setting, model_options, rows_of
 from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.transformer_training import PHASES, Training

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import click
 
+from perf.studies.device import device_kind
 from perf.studies.document import conclude, heading, kept, out_option
-from perf.studies.lm import Models, Setting, device_kind, model_options, requested_size, rows_of
+from perf.studies.lm import Models, Setting, model_options, rows_of
 from perf.studies.memory.recording import (
     STEP,
     forward_alone,
@@ -15,7 +16,7 @@ from perf.studies.memory.recording import (
     whole_step,
 )
 from perf.studies.memory.timeline import draw, summary
-from perf.studies.rows import Row
+from perf.studies.rows import Row, requested_size
 from perf.studies.workspaces import workspaces
 from perf.tables import text_table
 from perf.units import memory

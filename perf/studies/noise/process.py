@@ -8,7 +8,7 @@ import statistics
 
 from perf.harness.case import Case
 from perf.harness.clock import Clock
-from perf.studies.lm import bench
+from perf.studies.device import bench
 from perf.studies.rows import Row
 from perf.workloads import build
 from perf.workloads.workload import Workload

@@ -14,9 +14,8 @@ from perf.harness.case import Case
 from perf.harness.device import missing_device
 from perf.harness.suite import cases_of
 from perf.selection import sound_classes
-from perf.studies.document import heading, kept, out_option
+from perf.studies.document import heading, kept, out_option, tiny_option
 from perf.studies.fresh_process import FreshProcess
-from perf.studies.lm import tiny_option
 from perf.studies.noise import process
 from perf.studies.progress import progress
 from perf.studies.rows import Row

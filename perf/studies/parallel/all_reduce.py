@@ -11,8 +11,8 @@ import click
 from perf.harness.status import describe
 from perf.options import Count
 from perf.studies import figures
-from perf.studies.document import heading, kept, out_option, present
-from perf.studies.lm import Device, device_kind, tiny_option
+from perf.studies.device import Device, device_kind
+from perf.studies.document import heading, kept, out_option, present, tiny_option
 from perf.studies.parallel.ranked import measured_rows, world_size_option, world_sizes_of
 from perf.studies.rows import Row, grouped
 from perf.workloads.closed_forms import bandwidths

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from perf.options import Count
+from perf.studies.device import device_kind
 from perf.studies.document import kept, out_option, present
-from perf.studies.lm import SIZES, device_kind
+from perf.studies.lm import SIZES
 from perf.studies.parallel.ranked import some_world_sizes, world_size_option
 from perf.studies.rows import Row
 from perf.workloads import measured

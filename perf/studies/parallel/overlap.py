@@ -11,8 +11,9 @@ from perf.harness.spans import Span
 from perf.harness.status import one_line, refusals
 from perf.options import Finite
 from perf.studies import figures
+from perf.studies.device import bench
 from perf.studies.document import heading, kept, out_option, present
-from perf.studies.lm import VARIANTS, bench
+from perf.studies.lm import VARIANTS
 from perf.studies.parallel.fsdp import compute_dtype
 from perf.studies.parallel.ranked import Steps, running_ranks, step_options
 from perf.studies.rows import Row, Spans, differing

@@ -16,9 +16,10 @@ from perf.harness.records import counted_samples
 from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.options import Count, gathered
-from perf.studies.lm import PRECISIONS, SIZES, Device, bench, device_kind, refused
+from perf.studies.device import Device, bench, device_kind
+from perf.studies.lm import PRECISIONS, SIZES
 from perf.studies.progress import progress
-from perf.studies.rows import Row
+from perf.studies.rows import Row, refused
 
 STOP = {"min_samples": 10, "max_samples": 40, "max_seconds": 2.0}
 """Fields of `clock.Stop`."""

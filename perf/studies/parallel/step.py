@@ -16,11 +16,12 @@ from perf.harness.ranks import RankClock, Ranks
 from perf.harness.spans import Span, covered_s
 from perf.harness.status import GOES_ON, describe, refusals
 from perf.options import Named
+from perf.studies.device import Device, bench
 from perf.studies.document import document, heading, out_option, present, write_in_parts
-from perf.studies.lm import VARIANTS, Device, bench, refusal, refused
+from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import UNSCALED, Steps, running_ranks, step_options
 from perf.studies.progress import progress
-from perf.studies.rows import Row, grouped
+from perf.studies.rows import Row, grouped, refusal, refused
 from perf.studies.speedup_figure import draw as draw_speedups
 from perf.studies.speedups import (
     FEWEST,

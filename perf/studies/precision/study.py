@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from perf.options import Finite
+from perf.studies.device import device_kind
 from perf.studies.document import document, heading, out_option, write_in_parts
-from perf.studies.lm import device_kind
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.studies.rows import Row
 from perf.tables import text_table

@@ -11,9 +11,9 @@ from typing import Any
 from perf.harness.clock import WallClock
 from perf.harness.cuda_clocks import GpuWallClock
 from perf.harness.status import refusals
-from perf.studies.lm import bench, refusal
+from perf.studies.device import bench
 from perf.studies.progress import progress
-from perf.studies.rows import Row
+from perf.studies.rows import Row, refusal
 from perf.workloads import measured
 from perf.workloads.transformer_oracle import ExactStep, Size, Weights, exact_of
 from perf.workloads.transformer_state import restore

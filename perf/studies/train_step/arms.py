@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 from perf.harness.bench import Bench
 from perf.harness.comparison import ComparedArm
 from perf.harness.cuda_clocks import BusyClock
-from perf.studies.lm import ATTENTIONS, PRECISIONS, VARIANTS, device_kind, refused, release
+from perf.studies.device import device_kind, release
+from perf.studies.lm import ATTENTIONS, PRECISIONS, VARIANTS
+from perf.studies.rows import refused
 from perf.workloads import imported, peer_step
 from perf.workloads.transformer_oracle import ExactStep
 from perf.workloads.transformer_training import Training, exact_of

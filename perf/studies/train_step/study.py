@@ -11,9 +11,10 @@ import click
 from perf.harness.comparison import Pilot, compare
 from perf.harness.status import describe
 from perf.options import Named
+from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import Models, device_kind, model_options
+from perf.studies.lm import Models, model_options
 from perf.studies.progress import progress
 from perf.studies.rows import Row, grouped
 from perf.studies.speedup_figure import draw

@@ -9,7 +9,7 @@ import torch
 
 from perf.harness.status import describe
 from perf.studies import clock
-from perf.studies.lm import ON_A_CPU
+from perf.studies.device import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 from tests.studies.running import invoke, run_study
 

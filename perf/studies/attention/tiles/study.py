@@ -25,9 +25,9 @@ from perf.studies.attention.tiles.kernels import (
     shape_of,
 )
 from perf.studies.attention.tiles.results import shown, verdicts
-from perf.studies.document import conclude, heading, out_option, write_in_parts
+from perf.studies.device import Device, device_kind
+from perf.studies.document import conclude, heading, out_option, tiny_option, write_in_parts
 from perf.studies.fresh_process import FreshProcess
-from perf.studies.lm import Device, device_kind, tiny_option
 from perf.studies.rows import Row
 from perf.studies.speedups import FEWEST, Effort, effort_options
 from perf.workloads.attention import problem_of
