@@ -120,14 +120,8 @@ def clone(arm: Arm, folder: Path) -> Path:
     """Clone the arm's commit for its tests; the working tree is used in place."""
     if arm.commit == WORKING_TREE:
         return ROOT
-    for place, *command in (
-        (ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(folder)),
-        (folder, "checkout", "--quiet", "--detach", arm.commit),
-    ):
-        done = run_git(place, *command)
-        if done.returncode != 0:
-            reason = done.stderr.decode(errors="replace").strip().splitlines() or ["?"]
-            raise click.ClickException(f"git {command[0]} failed: {reason[-1]}")
+    output(ROOT, "clone", "--quiet", "--shared", "--no-checkout", str(ROOT), str(folder))
+    output(folder, "checkout", "--quiet", "--detach", arm.commit)
     return folder
 
 

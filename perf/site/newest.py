@@ -191,7 +191,12 @@ def sitting_of(directory: Path, machine: str, commit: str) -> Callable[[str, tup
 
     A recorded session covers one commit. Commits measured one after another share day and device.
     """
-    return _of_session(directory, machine, commit, lambda one: f"{one['day']} {one['device'].get('uuid', '')}".strip())
+    return _of_session(directory, machine, commit, lambda session: sitting(session["day"], session["device"]))
+
+
+def sitting(day: str, device: Mapping[str, Any]) -> str:
+    """Return the day and the device of a session."""
+    return f"{day} {device.get('uuid', '')}".strip()
 
 
 def _of_session(

@@ -59,11 +59,7 @@ def run(arms: tuple[Arm, Arm], cases: Sequence[Case], targets: Sequence[str], co
                 click.echo(f"Compiling {len(digests[0])} and {len(digests[1])} kernels", err=True)
                 results = list(threads.map(lambda planner, own: planner.compile(own, jobs), planners, digests))
             found[target] = compare(target, *plans, *results)
-    return Report(*arms, found, compiled, version("triton"), _seconds_since(begin), command)
-
-
-def _seconds_since(begin: float) -> float:
-    return round(time.monotonic() - begin, 1)
+    return Report(*arms, found, compiled, version("triton"), round(time.monotonic() - begin, 1), command)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from perf.selection import runs_project_code
 from perf.site import asv_graphs, conditions, offline, recorded
 from perf.site.changes.rows import ALLOCATED
 from perf.site.estimate import estimate
-from perf.site.newest import Site
+from perf.site.newest import Site, sitting
 
 MOST = 200
 """Commits of a machine to choose from, the newest: each costs a file, and its records are read anew."""
@@ -131,7 +131,7 @@ def _session(one: Session) -> dict[str, Any]:
     parts = (one.day, one.device.get("name", ""), conditions.software(one.software), f"harness {one.harness}", effort)
     return {
         "made": ", ".join(filter(None, parts)),
-        "sitting": f"{one.day} {one.device.get('uuid', '')}".strip(),
+        "sitting": sitting(one.day, one.device),
         "harness": one.harness,
         "blocks": one.harness in ALLOCATED,
     }

@@ -109,10 +109,6 @@ class Beside(Answer):
         """The speed-up over the fastest of the others and its name, each cell."""
         return [best(cell, speedup_of) for cell in self.cells(**axes)]
 
-    def clearly_faster(self, **axes: Any) -> int:
-        """The number of cells where ours is faster than all others by more than the interval."""
-        return sum(Ratio(*one[:2]).verdict == "better" for one in self.to_the_best(**axes))
-
     def ms(self, **axes: Any) -> list[float]:
         """Our milliseconds."""
         return [milliseconds(pair, "ours") for pair in self.select(**axes)]
