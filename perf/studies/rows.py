@@ -1,4 +1,4 @@
-"""Rows of a study, and groups of them. `row_forms` has their form in every document."""
+"""Rows of a study, groups of them, and a failure as a row. `row_forms` has their form in every document."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from perf.studies.document import out_option
-from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, step_options
 from perf.studies.parallel.step import ALONE, Pairs, Way, compare_pairs, draw, shown
 from perf.studies.parallel.step import answers as answers_of_steps
@@ -25,7 +24,7 @@ GRADIENTS = "forward and backward"
 
 
 @click.command()
-@step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
+@step_options()
 @click.option(
     "--prefetch", multiple=True, type=click.IntRange(0, 2), help="Layers gathered ahead. Default: 0, 1 and 2."
 )

@@ -13,7 +13,6 @@ from perf.options import Finite
 from perf.studies import figures
 from perf.studies.device import bench
 from perf.studies.document import heading, kept, out_option, present
-from perf.studies.lm import VARIANTS
 from perf.studies.parallel.fsdp import compute_dtype
 from perf.studies.parallel.ranked import Steps, running_ranks, step_options
 from perf.studies.rows import Row, Spans, differing
@@ -31,7 +30,7 @@ KINDS = ("compute", "communication")
     "--fully-sharded", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Of a fully sharded step."
 )
 @click.option("--bucket-size-mb", default=25.0, show_default=True, type=Finite(0, min_open=True))
-@step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
+@step_options()
 @out_option
 def command(
     steps: Steps, strategies: tuple[str, ...], shardings: tuple[str, ...], bucket_size_mb: float, out: Path

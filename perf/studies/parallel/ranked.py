@@ -17,7 +17,7 @@ from perf.harness.worker_process import WorkerProcess
 from perf.harness.working_tree import ROOT
 from perf.options import Count, gathered
 from perf.studies.device import Device, bench, device_kind
-from perf.studies.lm import PRECISIONS, SIZES
+from perf.studies.lm import PRECISIONS, SIZES, VARIANTS
 from perf.studies.progress import progress
 from perf.studies.rows import Row, refused
 
@@ -60,7 +60,9 @@ class Steps:
         return f"batch {self.common['batch']} a rank, {self.common['precision']}, {self.common['variant']}"
 
 
-def step_options(precisions: Sequence[str], variants: Sequence[str]) -> Callable[[Callable[..., None]], Any]:
+def step_options(
+    precisions: Sequence[str] = PRECISIONS[:3], variants: Sequence[str] = VARIANTS[:3]
+) -> Callable[[Callable[..., None]], Any]:
     """Add --world-size, --size, --context, --precision, --variant and --batch: the command gets `steps`."""
     return gathered(
         "steps",

@@ -11,7 +11,6 @@ import click
 from perf.harness.status import describe
 from perf.studies import figures
 from perf.studies.document import heading, kept, out_option, present
-from perf.studies.lm import VARIANTS
 from perf.studies.parallel.ranked import Steps, measured_rows, step_options
 from perf.studies.rows import Row
 from perf.studies.speedups import factor
@@ -24,7 +23,7 @@ POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
 
 @click.command()
 @click.option("--sharding", "shardings", multiple=True, type=click.Choice(SHARDINGS), help="Default: all.")
-@step_options(("fp32", "tf32", "bf16"), VARIANTS[:3])
+@step_options()
 @out_option
 def command(steps: Steps, shardings: tuple[str, ...], out: Path) -> None:
     """Measure what sharding the optimizer's state saves and costs. Three minutes on two GPUs.
