@@ -4,7 +4,6 @@ measuring -> evidence -> statistics, judge -> verdicts -> terminal, comment, rep
 share plain data and nothing else.
 """
 
-import datetime
 import tempfile
 from pathlib import Path
 
@@ -105,7 +104,7 @@ def command(
         raise click.ClickException(reason)
     with measuring(command_line()):
         kind: reports.Kind = "environment" if environments else "gate"
-        kept = [reports.place(kind, datetime.datetime.now(datetime.UTC))] if keep else []
+        kept = [reports.place(kind)] if keep else []
         judging.refuse_unwritable_files(json_file, markdown, *kept)
         evidence = judging.selected(chosen, pattern, gpus)
         arms = checkouts.resolve_arms(base, head, environments)
@@ -125,7 +124,7 @@ def command(
     if markdown:
         files[markdown] = comment(report)
     if keep:
-        files[reports.place(kind, datetime.datetime.now(datetime.UTC))] = reports.to_json(report)
+        files[reports.place(kind)] = reports.to_json(report)
     judging.end(text(report), files, report.exit_status, kept=list(files)[-1] if keep else None)
 
 

@@ -1,6 +1,5 @@
 """`python -m perf mutations`: score the gate on slow-downs of real kinds, planted in the code."""
 
-import datetime
 import re
 
 import click
@@ -45,8 +44,7 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
         for mutation in chosen:
             click.echo(f"{mutation.kind}: {mutation.name} ({mutation.wanted}: {mutation.row})")
         return
-    now = datetime.datetime.now(datetime.UTC)
-    refuse_unwritable(place("mutations", now))
+    refuse_unwritable(place("mutations"))
     with measuring(command_line()):
         if not score(arm, chosen, budget_s=60 * budget):
             raise NotJudged("no row could be judged, and nothing is kept; the reasons are above")

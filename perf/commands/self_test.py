@@ -1,6 +1,5 @@
 """`python -m perf self-test`: measure the gate's own error rate on this machine."""
 
-import datetime
 import tempfile
 from pathlib import Path
 
@@ -45,7 +44,7 @@ def command(
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
     with measuring(command_line()):
-        refuse_unwritable(place("self-test", datetime.datetime.now(datetime.UTC)))
+        refuse_unwritable(place("self-test"))
         cases = planting([percent / 100 for percent in plant])
         arm = checkouts.resolve(commit)
         with checkouts.exported(arm, arm) as places:

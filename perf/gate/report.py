@@ -52,11 +52,12 @@ def own_test(version: int, arm: Arm, greeting: dict[str, Any], started: datetime
 Kind = Literal["gate", "environment", "self-test", "mutations"]
 
 
-def place(kind: Kind, when: datetime.datetime) -> Path:
-    """Return the path of a document of this time, in UTC, or of the first second after it that has none.
+def place(kind: Kind, when: datetime.datetime | None = None) -> Path:
+    """Return the path of a document of this time in UTC, by default now, or of the next second that has none.
 
     Two gates of one checkout, on a GPU each, can end in the same second.
     """
+    when = when or datetime.datetime.now(datetime.UTC)
     folder = RECORDS / device.machine()["machine"] / kind
     while (path := folder / when.strftime(_STAMP)).exists():
         when += datetime.timedelta(seconds=1)
