@@ -1,7 +1,7 @@
 """Formatting of quantities for people: three or four significant digits and a unit."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 MIB, GIB = 2**20, 2**30
 
@@ -23,6 +23,12 @@ def digits(value: float, significant: int = 3) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a count: "1 row", "2 rows"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def extent(ordered: Iterable[str]) -> str:
+    """Join the first and the last: "3 to 8"; "3" if they are the same, "" without any."""
+    texts = list(ordered)
+    return " to ".join(dict.fromkeys((*texts[:1], *texts[-1:])))
 
 
 def seconds(value: float) -> str:

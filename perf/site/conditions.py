@@ -41,6 +41,7 @@ def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tu
     timed = [result for result in results if quantity == "time" and result.status == "ok" and result.samples_s]
     weighed = any(result.status == "ok" and result.peak_bytes is not None for result in results)
     ceilings = _ceilings(sessions) if any(attained(one, 1.0) is not None for one in timed) else ""
+    starts = sorted(session.started_at.replace("T", " ")[:16] for session in sessions)
     found = [
         ("Hardware", _each(_hardware(session.device) for session in sessions)),
         ("Driver", _each(str(session.device.get("driver", "")) for session in sessions)),
@@ -50,7 +51,7 @@ def facts(results: Sequence[CaseResult], quantity: Quantity = "time") -> list[tu
         ("Peak memory is", _MEMORY if weighed else ""),
         ("Ceilings", ceilings),
         ("Of ceiling", _OF_CEILING if ceilings else ""),
-        ("Measured", _when(sorted(session.started_at.replace("T", " ")[:16] for session in sessions))),
+        ("Measured", f"{units.extent(starts)} UTC" if starts else ""),
         ("Harness", _each(f"version {session.harness}, {_EFFORT[session.effort == 'full']}" for session in sessions)),
     ]
     return [(name, value) for name, value in found if value]
@@ -67,11 +68,6 @@ def split(each: Sequence[list[tuple[str, str]]]) -> tuple[list[tuple[str, str]],
 
 def _each(values: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(value for value in values if value))
-
-
-def _when(starts: Sequence[str]) -> str:
-    """ "2026-11-21 21:44 to 2026-11-22 06:10 UTC", of the sessions' starts in order."""
-    return f"{' to '.join(dict.fromkeys((*starts[:1], *starts[-1:])))} UTC" if starts else ""
 
 
 def _hardware(device: dict[str, Any]) -> str:
@@ -95,16 +91,12 @@ def software(versions: dict[str, str]) -> str:
 def _method(timed: Sequence[CaseResult]) -> str:
     if not timed:
         return ""
-    samples = _span([len(result.samples_s) for result in timed])
-    visits = _span([len(result.visits_s) for result in timed])
+    samples = units.extent(map(str, sorted(len(result.samples_s) for result in timed)))
+    visits = units.extent(map(str, sorted(len(result.visits_s) for result in timed)))
     clocks = _each(CLOCKS.get(result.clock, result.clock) for result in timed)
     # A first call has an empty cache of another kind: its clock says which.
     caches = _each(_CACHES.get(result.cache, result.cache) for result in timed if result.clock != "first_call")
     return ", ".join(filter(None, (f"the median of {samples} samples in {visits} visits", clocks, caches)))
-
-
-def _span(counts: Sequence[int]) -> str:
-    return str(min(counts)) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def dtype_label(dtype: str, session: Session) -> str:

@@ -248,14 +248,9 @@ def _range(one: MachineChanges, changes: Sequence[Change]) -> dict[str, Any]:
         "narrow": one.narrowing(unsettled or levels) if count > 1 and levels else "",
         "hidden": max(0, len(changes) - MOST_ROWS),
         "controls": changes[0].revision in one.controls,
-        "moved": _moved(one.moved.get(changes[0].revision, [])),
+        "moved": units.extent(map(units.change, one.moved.get(changes[0].revision, []))),
         "compare": pages.comparison(one.name, before.hash, commit.hash) if compared else "",
     }
-
-
-def _moved(changes: Sequence[float]) -> str:
-    """ "-3.0 % to +5.9 %", of the changes of controls in ascending order; "" without any."""
-    return " to ".join(dict.fromkeys(units.change(change) for change in (*changes[:1], *changes[-1:])))
 
 
 def _row(one: MachineChanges, each: Change) -> dict[str, Any]:

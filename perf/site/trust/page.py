@@ -192,7 +192,6 @@ def _part(one: Pooled) -> dict[str, Any]:
 
 def _part_row(part: dict[str, Any]) -> Row:
     one: Pooled = part["pooled"]
-    first, last = f"{one.first:%Y-%m-%d}", f"{one.last:%Y-%m-%d}"
     false_alarm = not one.injection and one.rate.hits
     return one.title, {
         "planted": text(part["title"]),
@@ -204,7 +203,7 @@ def _part_row(part: dict[str, Any]) -> Row:
         "faster": number(one.faster, str),
         "processes": number(one.processes, str, beside=f"{units.counted(one.at_last_look, 'row')} in {LOOKS[-1]}"),
         "self-tests": number(one.tests, str),
-        "from, to": Cell(first if first == last else f"{first} to {last}", classes="whole"),
+        "from, to": Cell(units.extent(f"{when:%Y-%m-%d}" for when in (one.first, one.last)), classes="whole"),
         "commits": Cell(commits=one.commits),
     }
 
