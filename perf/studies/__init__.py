@@ -3,10 +3,10 @@
 A study is a module with a `command`, in a folder of its own if it has parts: options make cases, `perf.workloads` and
 `perf.harness` measure them (`perf.harness.comparison` compares arms), and the rows become a table, sentences and a
 figure. Shared by several studies: `document` writes and presents rows, `rows` groups them and makes one of a failure,
-`on_file` reads them, `row_forms` checks both, `device` is what they are measured on, `lm` the options and steps of the
-model, `speedups` the options and intervals of a comparison and `speedup_figure` its figure, `figures` creates and saves
-figures, `fresh_process` starts processes, `progress` shows bars. `results` holds the committed rows; `python -m perf
-report --answers` makes the tables of their README.
+`on_file` reads them, `row_forms` checks both, `device` is what they are measured on, `cases` measures as the suite
+does, `lm` the options and steps of the model, `speedups` the options and intervals of a comparison and `speedup_figure`
+its figure, `figures` creates and saves figures, `fresh_process` starts processes, `progress` shows bars. `results`
+holds the committed rows; `python -m perf report --answers` makes the tables of their README.
 """
 
 import contextlib

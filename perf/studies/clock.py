@@ -13,9 +13,9 @@ from perf.harness.clock import Clock, Stop
 from perf.harness.cuda_clocks import BusyClock, EventClock, GraphClock
 from perf.harness.device import missing_device
 from perf.harness.status import describe
+from perf.studies.cases import measured_rows
 from perf.studies.device import bench
 from perf.studies.document import heading, kept, out_option, tiny_option
-from perf.studies.parallel.ranked import measured_rows
 from perf.studies.progress import progress
 from perf.studies.rows import Row, grouped
 from perf.tables import text_table

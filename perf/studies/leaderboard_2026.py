@@ -9,9 +9,9 @@ import click
 
 from perf.harness.status import describe
 from perf.options import Count
+from perf.studies.cases import measured_rows
 from perf.studies.device import Device, bench, device_kind, memory_bytes
 from perf.studies.document import kept, out_option, present
-from perf.studies.parallel.ranked import measured_rows
 from perf.studies.rows import Row
 from perf.tables import prose, text_table
 from perf.units import gib, memory, seconds

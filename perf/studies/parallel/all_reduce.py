@@ -11,9 +11,10 @@ import click
 from perf.harness.status import describe
 from perf.options import Count
 from perf.studies import figures
+from perf.studies.cases import measured_rows
 from perf.studies.device import Device, device_kind
 from perf.studies.document import heading, kept, out_option, present, tiny_option
-from perf.studies.parallel.ranked import measured_rows, world_size_option, world_sizes_of
+from perf.studies.parallel.ranked import world_size_option, world_sizes_of
 from perf.studies.rows import Row, grouped
 from perf.workloads.closed_forms import bandwidths
 

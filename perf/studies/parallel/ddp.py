@@ -11,9 +11,10 @@ import click
 from perf.harness.status import describe
 from perf.options import Finite
 from perf.studies import figures
+from perf.studies.cases import measured_rows
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.lm import VARIANTS
-from perf.studies.parallel.ranked import UNSCALED, Steps, measured_rows, step_options
+from perf.studies.parallel.ranked import UNSCALED, Steps, step_options
 from perf.studies.rows import Row, grouped
 from perf.units import GIB, mib
 from perf.workloads.closed_forms import best_bucket_bytes, exposed_seconds, fit_buckets

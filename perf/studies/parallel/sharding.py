@@ -10,8 +10,9 @@ import click
 
 from perf.harness.status import describe
 from perf.studies import figures
+from perf.studies.cases import measured_rows
 from perf.studies.document import heading, kept, out_option, present
-from perf.studies.parallel.ranked import Steps, measured_rows, step_options
+from perf.studies.parallel.ranked import Steps, step_options
 from perf.studies.rows import Row
 from perf.studies.speedups import factor
 from perf.units import GIB

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from perf.harness.status import describe
-from perf.studies import clock
+from perf.studies import cases, clock
 from perf.studies.device import ON_A_CPU
 from perf.studies.parallel import all_reduce, ddp, ddp_equivalence, overlap, ranked, sharding
 from tests.studies.running import invoke, run_study
@@ -193,10 +193,10 @@ class Worker:
 
 
 def test_each_case_is_checked_weighed_and_sampled_and_a_death_costs_the_others_nothing(monkeypatch):
-    monkeypatch.setattr(ranked, "WorkerProcess", Worker)
+    monkeypatch.setattr(cases, "WorkerProcess", Worker)
     monkeypatch.setattr(Worker, "log", [])
     settings = [{"world_size": 2, "megabytes": size} for size in (1, 13, 3)]
-    first, died, last = ranked.measured_rows("collectives", settings, "cpu")
+    first, died, last = cases.measured_rows("collectives", settings, "cpu")
     assert Worker.log == ["start", "check 1", "sample 1", "check 13", "stop", "start", "check 3", "sample 3", "stop"]
     assert first == {"device": "cpu", "world_size": 2, "megabytes": 1, "status": "ok", "error": 0.25} | {
         "samples_s": [1.0, 2.0],
@@ -208,10 +208,10 @@ def test_each_case_is_checked_weighed_and_sampled_and_a_death_costs_the_others_n
 
 
 def test_without_a_gpu_a_case_of_one_is_a_row(monkeypatch):
-    monkeypatch.setattr(ranked, "WorkerProcess", Worker)
+    monkeypatch.setattr(cases, "WorkerProcess", Worker)
     monkeypatch.setattr(Worker, "start", lambda worker: {"unavailable": "needs a CUDA GPU"})
     monkeypatch.setattr(Worker, "alive", lambda worker: True)
-    (row,) = ranked.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
+    (row,) = cases.measured_rows("collectives", [{"world_size": 2, "megabytes": 1}], "cuda")
     assert describe(row) == "unavailable: needs a CUDA GPU"
 
 
@@ -220,7 +220,7 @@ def test_the_clock_study_visits_a_step_on_each_clock_in_processes_of_its_own(mon
         worker.log.append((request["case"]["clock"], request["first"]))
         return {"status": "ok", "reason": "", "error": 0.0, "samples_ns": [10**6, 3 * 10**6, 4 * 10**6]}
 
-    monkeypatch.setattr(ranked, "WorkerProcess", Worker)
+    monkeypatch.setattr(cases, "WorkerProcess", Worker)
     monkeypatch.setattr(Worker, "ask", ask)
     monkeypatch.setattr(Worker, "log", [])
     rows = list(clock._processes(2))
