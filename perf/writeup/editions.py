@@ -4,6 +4,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+from perf.studies.lm import SIZES_2025
 from perf.writeup.problems import Axes, Edition, Need, Problem
 
 
@@ -11,7 +12,6 @@ def _grid(**axes: tuple[Any, ...]) -> tuple[Axes, ...]:
     return tuple(dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
 
 
-SIZES = ("small", "medium", "large", "xl", "2.7B")
 SIZES_2026 = ("small", "medium", "large", "2.7B")
 """Without 10B, whose states alone exceed every GPU that is on file."""
 
@@ -44,9 +44,9 @@ EQUIVALENCE = Need(
 STEPS = Need(
     "end-to-end",
     "--context 128 --context 256 --context 512 --context 1024 --precision fp32 --precision bf16",
-    _grid(size=SIZES, precision=("fp32", "bf16")),
+    _grid(size=SIZES_2025, precision=("fp32", "bf16")),
 )
-KERNELS = Need("kernels", asked=_grid(size=SIZES, context=(128, 256, 512, 1024)))
+KERNELS = Need("kernels", asked=_grid(size=SIZES_2025, context=(128, 256, 512, 1024)))
 COMPILE_ATTENTION = Need(
     "compile",
     "--part attention",
@@ -100,7 +100,7 @@ XL_2025 = _on("xl")
 XL_2026 = _on("2.7B")
 
 PROBLEMS_2025 = (
-    Problem("benchmarking_script", 4, ("studies/test_lm.py",), (STEPS, Need("warm-up", asked=_grid(size=SIZES)))),
+    Problem("benchmarking_script", 4, ("studies/test_lm.py",), (STEPS, Need("warm-up", asked=_grid(size=SIZES_2025)))),
     Problem("nsys_profile", 5, ("studies/test_kernels.py",), (KERNELS,)),
     Problem(
         "mixed_precision_accumulation",
@@ -132,7 +132,7 @@ PROBLEMS_2025 = (
         ("studies/test_compile.py",),
         (
             COMPILE_ATTENTION,
-            _compiled_model(*SIZES),
+            _compiled_model(*SIZES_2025),
             KERNELS,
         ),
     ),

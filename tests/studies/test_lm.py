@@ -38,7 +38,7 @@ FULL = timed("2.7B", 1024) | {"status": "out_of_memory", "reason": "requested 2.
     [
         [timed("small", 512)],
         [FULL, timed("small", 512)],
-        [timed(*axes) for axes in itertools.product(lm.SIZES[1:6], (128, 256, 512, 1024), ("fp32", "bf16"))],
+        [timed(*axes) for axes in itertools.product(lm.SIZES_2025, (128, 256, 512, 1024), ("fp32", "bf16"))],
         [timed("small", 2**index, precision) for index in range(10) for precision in lm.PRECISIONS[:4]],
     ],
     ids=len,
@@ -178,7 +178,7 @@ def test_what_the_closed_forms_do_not_model_has_no_prediction():
 
 def test_what_is_not_asked_for_is_the_studys_own_default(monkeypatch):
     models = lm.Models({"precision": ("bf16",)}, on_a_gpu=lm.ON_A_GPU | {"context": (128, 256)})
-    for device, sizes, contexts in (("cuda", lm.SIZES[1:6], [128, 256]), ("cpu", ("tiny",), [64])):
+    for device, sizes, contexts in (("cuda", lm.SIZES_2025, [128, 256]), ("cpu", ("tiny",), [64])):
         monkeypatch.setattr(lm, "device_kind", lambda device=device: device)
         settings = [(setting.size, setting.context_length, setting.precision) for setting in models.settings()]
         assert settings == [(size, context, "bf16") for size in sizes for context in contexts]

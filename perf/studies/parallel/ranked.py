@@ -13,7 +13,7 @@ from perf.harness.ranks import RankPool, Ranks
 from perf.harness.working_tree import ROOT
 from perf.options import Count, gathered
 from perf.studies.device import Device, bench, device_kind
-from perf.studies.lm import PRECISIONS, SIZES, VARIANTS
+from perf.studies.lm import PRECISIONS, SIZES_2025, VARIANTS
 
 UNSCALED = tuple(name for name in PRECISIONS if name != "fp16")
 """Precisions without loss scaling, which would have to agree over the ranks."""
@@ -55,7 +55,9 @@ def step_options(
         "steps",
         _steps,
         world_size_option,
-        click.option("--size", multiple=True, type=click.Choice(SIZES[:6]), help="Default: xl; tiny on a CPU."),
+        click.option(
+            "--size", multiple=True, type=click.Choice(("tiny", *SIZES_2025)), help="Default: xl; tiny on a CPU."
+        ),
         click.option("--context", multiple=True, type=Count(2), help="Default: 512; 64 on a CPU."),
         click.option("--precision", type=click.Choice(precisions), help="Default: bf16; fp32 on a CPU."),
         click.option("--variant", type=click.Choice(variants), help="Default: compiled_blocks; eager on a CPU."),

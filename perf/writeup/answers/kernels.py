@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Iterable
 
 from perf.studies.kernels.results import total
+from perf.studies.lm import SIZES_2025
 from perf.studies.on_file import OnFile
-from perf.writeup.answers.rows import BATCH, CONTEXTS, SIZES, Answer, Documents, Row, config_of, settings
+from perf.writeup.answers.rows import BATCH, CONTEXTS, Answer, Documents, Row, config_of, settings
 from perf.writeup.formats import share, three
 from perf.writeup.markdown import Markup, code
 
@@ -30,7 +31,7 @@ def forward_time(documents: Documents) -> list[Row]:
     """Device and wall time of a forward without a graph."""
     rows = settings(documents, "kernels")
     shown: list[Row] = []
-    for size in SIZES:
+    for size in SIZES_2025:
         cells: Row = {"size": size}
         for context in CONTEXTS:
             row = rows[size, context]
@@ -46,7 +47,7 @@ def top_kernels(documents: Documents) -> list[Row]:
     """The kernel with the most time in a forward and in a step."""
     rows = settings(documents, "kernels")
     shown: list[Row] = []
-    for size in SIZES:
+    for size in SIZES_2025:
         cells: Row = {"size": size}
         for part, name in {"forward_only": "forward", "step": "step"}.items():
             row = rows[size, 512][part]
@@ -122,7 +123,7 @@ def softmax(documents: Documents) -> list[Row]:
     """Softmax beside the matmuls of attention: time, FLOPs, and the rate that limits each."""
     rows = settings(documents, "kernels")
     shown: list[Row] = []
-    for size, context in [(size, 512) for size in SIZES] + [("small", 128), ("2.7B", 1024)]:
+    for size, context in [(size, 512) for size in SIZES_2025] + [("small", 128), ("2.7B", 1024)]:
         parts = rows[size, context]["attention_parts"]
         config = config_of(size)
         scores = config.num_layers * BATCH * config.num_heads * context**2
@@ -169,17 +170,17 @@ class Kernels(Answer):
 
     def top_shares(self) -> list[float]:
         """The share of the step's device time that its top kernel takes, every size at 512."""
-        return [row["kernels_s"][0][3] / total(row) for row in (self.rows[size, 512]["step"] for size in SIZES)]
+        return [row["kernels_s"][0][3] / total(row) for row in (self.rows[size, 512]["step"] for size in SIZES_2025)]
 
     def same_top(self) -> list[str]:
         """The sizes with the same top kernel in the forward and in the step."""
         parts = ("forward_only", "step")
-        tops = {size: {self.rows[size, 512][part]["kernels_s"][0][0] for part in parts} for size in SIZES}
+        tops = {size: {self.rows[size, 512][part]["kernels_s"][0][0] for part in parts} for size in SIZES_2025}
         return [size for size, names in tops.items() if len(names) == 1]
 
     def matmul_names(self) -> list[str]:
         """The matmul kernels of every size at 512, without those that add the pieces of a split sum."""
-        parts = [self.rows[size, 512][part] for size in SIZES for part in ("forward_only", "step")]
+        parts = [self.rows[size, 512][part] for size in SIZES_2025 for part in ("forward_only", "step")]
         return [
             name for row in parts for name, kind, *_ in row["kernels_s"] if kind == "matmul" and "splitK" not in name
         ]

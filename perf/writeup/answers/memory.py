@@ -3,8 +3,9 @@
 import functools
 from collections.abc import Callable
 
+from perf.studies.lm import SIZES_2025
 from perf.studies.on_file import OnFile, some
-from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, accounted, by, config_of, settings
+from perf.writeup.answers.rows import BATCH, Answer, Documents, Row, accounted, by, config_of, settings
 from perf.writeup.answers.steps import states
 from perf.writeup.formats import gib, mib, percent, share
 from perf.writeup.markdown import Markup, code
@@ -139,7 +140,7 @@ def peaks(documents: Documents) -> list[Row]:
     """The peak of a step, predicted and measured, where the activations decide and where the states do."""
     rows = settings(documents, "end-to-end")
     shown: list[Row] = []
-    for size in SIZES:
+    for size in SIZES_2025:
         for context, precision in ((256, "bf16"), (512, "fp32"), (1024, "fp32"), (1024, "bf16")):
             row = rows[size, context, precision]
             shown.append(

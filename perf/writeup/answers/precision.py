@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Callable
 
 from perf.studies.end_to_end import mean_and_deviation, step_seconds
+from perf.studies.lm import SIZES_2025
 from perf.studies.precision.results import smoothed
-from perf.writeup.answers.rows import CONTEXTS, SIZES, Answer, Documents, Row, by, settings
+from perf.writeup.answers.rows import CONTEXTS, Answer, Documents, Row, by, settings
 from perf.writeup.answers.steps import forward_flops
 from perf.writeup.formats import gain, gib, ms
 from perf.writeup.markdown import Markup
@@ -54,7 +55,7 @@ def mixed_precision(documents: Documents) -> list[Row]:
     """fp32 and bf16 at one context."""
     rows = settings(documents, "end-to-end")
     shown = []
-    for size in SIZES:
+    for size in SIZES_2025:
         exact, mixed = rows[size, 512, "fp32"], rows[size, 512, "bf16"]
         cells: Row = {"size": size}
         for phase in ("forward", "backward"):
@@ -71,7 +72,7 @@ def precision_gain(documents: Documents) -> list[Row]:
     """The gain of the step, every size and context."""
     rows = settings(documents, "end-to-end")
     shown = []
-    for size in SIZES:
+    for size in SIZES_2025:
         cells: Row = {"size": size}
         for context in CONTEXTS:
             steps = (step_seconds(rows[size, context, precision]) for precision in ("fp32", "bf16"))

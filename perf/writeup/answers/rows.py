@@ -9,7 +9,6 @@ from perf.workloads import measured
 
 Documents = dict[str, dict[str, Any]]
 
-SIZES = ("small", "medium", "large", "xl", "2.7B")
 CONTEXTS = (128, 256, 512, 1024)
 DIMS = (16, 32, 64, 128)
 BATCH = 4

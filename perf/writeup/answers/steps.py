@@ -5,9 +5,10 @@ import statistics
 from collections.abc import Callable
 
 from perf.studies.end_to_end import PHASES, mean_and_deviation, step_seconds
+from perf.studies.lm import SIZES_2025
 from perf.studies.on_file import OnFile, some
 from perf.workloads import measured
-from perf.writeup.answers.rows import BATCH, SIZES, Answer, Documents, Row, accounted, by, settings
+from perf.writeup.answers.rows import BATCH, Answer, Documents, Row, accounted, by, settings
 from perf.writeup.formats import gib, ms
 
 COUNTED, WARM_UP = 10, 5
@@ -18,7 +19,7 @@ def end_to_end(documents: Documents) -> list[Row]:
     """All sizes at one context in fp32, and the rates that the times amount to."""
     rows = settings(documents, "end-to-end")
     shown = []
-    for size in SIZES:
+    for size in SIZES_2025:
         row = rows[size, 512, "fp32"]
         forward, step = forward_flops(size, 512), accounted("compute.step_flops", size, BATCH, 512)
         moved = measured("accounting.compute", "optimizer_bytes")(parameters(size))
@@ -77,11 +78,11 @@ class Steps(Answer):
 
     def backward_over_forward(self) -> list[float]:
         """Time of the backward over that of the forward, every size."""
-        return [self.mean_s("backward", size) / self.mean_s("forward", size) for size in SIZES]
+        return [self.mean_s("backward", size) / self.mean_s("forward", size) for size in SIZES_2025]
 
     def deviation(self, *phases: str) -> float:
         """The largest relative standard deviation of these phases over all sizes."""
-        samples = [self.samples_s(phase, size) for phase in phases for size in SIZES]
+        samples = [self.samples_s(phase, size) for phase in phases for size in SIZES_2025]
         return max(statistics.stdev(one) / statistics.mean(one) for one in samples)
 
     def gain(self, phase: str, size: str, context: int = 512) -> float:
