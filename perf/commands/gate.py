@@ -26,7 +26,7 @@ from perf.options import Finite, command_line
 @click.command("gate", cls=judging.Judging, interrupted="nothing was judged, and no measurement is kept")
 @click.argument("base", required=False)
 @click.argument("head", required=False)
-@judging.chosen_set
+@judging.chosen_set("pr on a GPU machine, else smoke")
 @judging.bench
 @click.option(
     "--env",

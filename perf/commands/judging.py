@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -47,12 +48,12 @@ class Judging(click.Command):
             ctx.exit(NotJudged.exit_code)
 
 
-chosen_set = click.option(
-    "--set",
-    "chosen",
-    type=click.Choice(list(SETS)),
-    help="Rows, as `perf select` names them; default: pr on a GPU machine, else smoke.",
-)
+def chosen_set(default: str) -> Callable[[Any], Any]:
+    """Add `--set`, whose default the help words so."""
+    words = f"Rows, as `perf select` names them; default: {default}."
+    return click.option("--set", "chosen", type=click.Choice(list(SETS)), help=words)
+
+
 bench = click.option(
     "-b", "--bench", "pattern", type=Regex(), help="Select rows by name instead; asv's method may be missing."
 )

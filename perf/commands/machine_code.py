@@ -14,7 +14,7 @@ from perf.selection import pattern_of
 @click.command("machine-code", cls=judging.Judging, interrupted="nothing was judged")
 @click.argument("base")
 @click.argument("head", required=False)
-@judging.chosen_set
+@judging.chosen_set("pr")
 @judging.bench
 @click.option(
     "--target",

@@ -17,7 +17,7 @@ from perf.options import Finite, command_line
 
 @click.command("self-test", cls=judging.Judging, interrupted="nothing was judged, and the parts that ended are kept")
 @click.argument("commit", default="HEAD")
-@judging.chosen_set
+@judging.chosen_set("pr on a GPU machine, else smoke")
 @judging.bench
 @click.option("--budget", default=10.0, show_default=True, type=Finite(min=0.1), help="Minutes to measure each part.")
 @judging.gpus

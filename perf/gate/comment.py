@@ -32,8 +32,8 @@ def comment(report: Report) -> str:
         MARKER,
         f"### {ICONS[report.exit_status]} perf: {plain(headline(report))}",
         f"**To do:** {plain(to_do(report))}",
-        f"base {code(commit(report.base))} {code(report.base['subject'])}<br>"
-        f"head {code(commit(report.head))} {code(report.head['subject'])}",
+        f"base {code(commit(report.base['commit']))} {code(report.base['subject'])}<br>"
+        f"head {code(commit(report.head['commit']))} {code(report.head['subject'])}",
     ]
     if worse := [verdict for verdict in verdicts if verdict.is_bad]:
         parts.append(_table(worse))

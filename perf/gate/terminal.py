@@ -13,8 +13,8 @@ def text(report: Report) -> str:
     shown = [verdict for verdict in verdicts if verdict.word != "SAME"]
     same = len(verdicts) - len(shown)
     lines = [headline(report), f"To do: {to_do(report)}", ""]
-    lines.append(f"base {commit(report.base)}  {report.base['subject']}")
-    lines.append(f"head {commit(report.head)}  {report.head['subject']}")
+    lines.append(f"base {commit(report.base['commit'])}  {report.base['subject']}")
+    lines.append(f"head {commit(report.head['commit'])}  {report.head['subject']}")
     if shown:
         rows: list[dict[str, str] | str] = []
         for verdict in shown:

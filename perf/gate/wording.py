@@ -147,9 +147,9 @@ def detectable(verdict: Verdict) -> str:
     return units.minimum_detectable(verdict.min_detectable, lambda share: f"{100 * share:.1f} %")
 
 
-def commit(arm: dict[str, str]) -> str:
+def commit(full: str) -> str:
     """Shorten a commit to eight digits; "working tree" stays."""
-    return arm["commit"][:8] if len(arm["commit"]) == 40 else arm["commit"]
+    return full[:8] if len(full) == 40 else full
 
 
 def conditions(report: Report) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """A gate without a GPU: what differs in machine code, and which rows it reaches."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -170,6 +171,11 @@ def test_every_form_says_the_same(head: Any, status: int) -> None:
     assert "<b>" not in report.comment(found).replace("<code>", "")
     for change in found.targets["9.0"].kernels:
         assert change.word in report.text(found) and change.word in report.comment(found)
+
+
+def test_the_working_tree_is_named_as_a_gate_names_it() -> None:
+    of_a_tree = dataclasses.replace(a_report(plan(), plan()), head=Arm(checkouts.WORKING_TREE, "Head"))
+    assert "base aaaaaaaa  Base\nhead working tree  Head" in report.text(of_a_tree)
 
 
 def test_a_pattern_selects_the_rows_to_measure() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from perf.gate.comment import ICONS, code, folded, plain, shortened
 from perf.gate.machine_code.compared import BAD, ORDER, KernelChange, Report, changes, to_measure
+from perf.gate.wording import commit
 from perf.printable import printable
 from perf.units import counted
 
@@ -48,7 +49,9 @@ def conditions(report: Report) -> list[tuple[str, str]]:
 def text(report: Report) -> str:
     """Return the headline, a table of every kernel that was compiled, the rows to measure and the conditions."""
     lines = [headline(report), ""]
-    lines += [f"{name} {arm.commit[:8]}  {arm.subject}" for name, arm in (("base", report.base), ("head", report.head))]
+    lines += [
+        f"{name} {commit(arm.commit)}  {arm.subject}" for name, arm in (("base", report.base), ("head", report.head))
+    ]
     for change in _kernels(report):
         where = f"compute capability {change.target}, {counted(change.rows, 'row')}"
         lines += ["", f"{change.word:8} {_name(change)}, {where}"]
