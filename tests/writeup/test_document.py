@@ -388,5 +388,6 @@ def test_by_default_the_machine_with_the_most_documents(copied):
         (studies.parent / other).mkdir()
     shutil.copy(studies / "clock.json", studies.parent / "a-gpu")
     assert source.read(copied, None).machine == "nvidia-h200"
-    shutil.copytree(studies, studies.parent / "a-gpu-x2", dirs_exist_ok=True)
+    for measured in studies.parent.glob("nvidia-h200*"):
+        shutil.copytree(measured, studies.parent / "a-gpu-x2" / measured.name)
     assert source.read(copied, None).machine == "a-gpu"
