@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from perf.site.pages import PAGES
 from tests.repositories import git
 from tests.site import synthetic
 from tests.site.pages import text_of
@@ -22,7 +23,7 @@ def test_asv_publish_writes_our_pages_for_the_newest_commit_with_records(publish
     html, hashes = published
     pages = {path.stem: path.read_text(encoding="utf-8") for path in html.glob("*.html")}
     texts = {name: text_of(page) for name, page in pages.items()}
-    assert pages.keys() >= {"index", "changes", "compare", "attention", "step", "roofline", "distributed", "trust"}
+    assert pages.keys() >= {Path(page.file.partition("#")[0]).stem for page in PAGES}
     assert hashes[-2][:8] in texts["attention"] and SUBJECTS[-2] in texts["attention"]
     assert hashes[-3][:8] not in texts["attention"]
     saved = pages["attention"].partition('id="nvidia-h200-attention-pytorchattentionsaved"')[2]
