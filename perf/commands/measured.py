@@ -76,7 +76,8 @@ def _known_machine(name: str) -> str:
     if name in known:
         return name
     hint = nearby(name, known) or (f"--machine takes {' or '.join(known)}" if known else "")
-    raise _NothingToShow(f"no records of the machine {name!r}; `asv run` writes them{'; ' if hint else ''}{hint}")
+    writer = "`asv run` writes them, without a GPU those of CPU classes alone"
+    raise _NothingToShow("; ".join(filter(None, (f"no records of the machine {name!r}", writer, hint))))
 
 
 def _newest(machine: str) -> tuple[str, list[str]]:
