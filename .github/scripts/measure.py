@@ -6,8 +6,8 @@
     measure.py self-test --budget 6   self-test the gate on an eighth of its rows, another eighth every day
     measure.py mutations              plant a seventh of the listed regressions, another seventh every day
 
-Further arguments go to `python -m perf gate`. Exits with the status of the command that measures, 0 where nothing is
-due, and 1 where a command that selects rows or commits fails.
+Further arguments go to the command that measures. Exits with its status, 0 where nothing is due, and 1 where a command
+that selects rows or commits fails.
 """
 
 import subprocess
