@@ -13,7 +13,7 @@ from perf.studies import figures
 from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import measure, step_seconds
-from perf.studies.lm import OURS, Models, Setting, accounted, model_options, rows_of
+from perf.studies.lm import Models, Setting, accounted, model_options, rows_of
 from perf.studies.rows import Row, differing, grouped
 from perf.units import GIB, memory, times
 from perf.workloads import measured
@@ -24,7 +24,7 @@ ELSEWHERE = {"attention": ("sdpa",)}
 
 
 @click.command()
-@model_options(ON_A_GPU, ELSEWHERE)
+@model_options(ON_A_GPU, ELSEWHERE, of_others=False)
 @click.option("--every", multiple=True, type=Count(), help="Layers in a group. Default: each number.")
 @click.option("--warm-up", default=1, show_default=True, type=Count(0), help="Steps that do not count.")
 @click.option("--steps", default=3, show_default=True, type=Count(2), help="Steps that count.")
@@ -39,8 +39,6 @@ def command(models: Models, every: tuple[int, ...], warm_up: int, steps: int, ou
     and offloaded checkpoints of single layers. Time is predicted from FLOPs, by that of the step with the fewest that
     was measured. Memory is measured on a GPU only.
     """
-    if models.model != OURS:
-        raise click.BadParameter(f"{models.model} was given; allowed: {OURS}", param_hint="--model")
     if "bf16_weights" in models.requested["precision"]:
         raise click.BadParameter(
             "bf16_weights was given; allowed: fp32, tf32, bf16, fp16, whose memory is predicted",

@@ -94,9 +94,16 @@ class Models:
 
 
 def model_options(
-    on_a_gpu: Axes | None = None, elsewhere: Axes | None = None, axes: Sequence[str] = tuple(ON_A_GPU)
+    on_a_gpu: Axes | None = None,
+    elsewhere: Axes | None = None,
+    axes: Sequence[str] = tuple(ON_A_GPU),
+    *,
+    of_others: bool = True,
 ) -> Callable[[Any], Any]:
-    """Add each of `axes` as a repeatable option: the command gets `models`. These defaults replace common ones."""
+    """Add each of `axes` as a repeatable option: the command gets `models`. These defaults replace common ones.
+
+    With `of_others` the model may be a user's own.
+    """
     on_a_gpu, elsewhere = ON_A_GPU | (on_a_gpu or {}), ELSEWHERE | (elsewhere or {})
 
     def option(axis: str) -> Callable[[Any], Any]:
@@ -106,20 +113,27 @@ def model_options(
         return click.option(f"--{axis}", multiple=True, type=kind, help=words)
 
     def models(
-        size: Any, context: Any, batch: int, model: str, precision: Any = (), variant: Any = (), attention: Any = ()
+        size: Any,
+        context: Any,
+        batch: int,
+        model: str = OURS,
+        precision: Any = (),
+        variant: Any = (),
+        attention: Any = (),
     ) -> Models:
         requested = dict(zip(ON_A_GPU, (size, context, precision, variant, attention), strict=True))
         return Models(requested, batch, model, on_a_gpu, elsewhere)
 
+    own = click.option(
+        "--model", default=OURS, show_default=True, type=Named(_importable), help="Your own model, module:function."
+    )
     return gathered(
         "models",
         models,
         *map(option, axes[:2]),
         click.option("--batch", default=4, show_default=True, type=Count()),
         *map(option, axes[2:]),
-        click.option(
-            "--model", default=OURS, show_default=True, type=Named(_importable), help="Your own model, module:function."
-        ),
+        *([own] if of_others else []),
     )
 
 
