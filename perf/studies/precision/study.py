@@ -11,7 +11,7 @@ from perf.studies.device import device_kind
 from perf.studies.document import document, heading, out_option, write_in_parts
 from perf.studies.precision import accumulation, dtypes, results, training
 from perf.studies.rows import Row
-from perf.tables import text_table
+from perf.tables import prose, text_table
 from perf.workloads.workload import Unavailable
 
 PARTS = ("accumulation", "dtypes", "training")
@@ -134,4 +134,4 @@ def _show(title: str, rows: list[Row]) -> None:
 def _say(*paragraphs: str) -> None:
     for paragraph in paragraphs:
         click.echo()
-        click.echo(click.wrap_text(paragraph, width=110))
+        click.echo(prose(paragraph))
