@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import operator
 import re
 import sys
@@ -31,11 +32,12 @@ def matches(value: Any, kind: Any) -> bool:
 
     Predicates of an `Annotated` type must hold, too.
     """
-    return _predicate(kind)(value)
+    return predicate(kind)(value)
 
 
-@functools.cache  # for each number of a long list
-def _predicate(kind: Any) -> Predicate:
+@functools.cache
+def predicate(kind: Any) -> Predicate:
+    """Return `matches` of one type: records have a million values of few types."""
     if kind is Any:
         return lambda _: True
     if isinstance(kind, type):
@@ -44,20 +46,28 @@ def _predicate(kind: Any) -> Predicate:
     if origin is Literal:
         return lambda value: value in parts
     if origin is dict:
-        of_value = _predicate(parts[1])
+        of_value = predicate(parts[1])
         return lambda value: isinstance(value, dict) and all(map(of_value, value.values()))
-    first = _predicate(parts[0])
+    first = predicate(parts[0])
     if origin is NotRequired:
         return first
     if origin is Annotated:
         return lambda value: first(value) and all(holds(value) for holds in parts[1:])
+    if kind == list[Finite]:
+        return lambda value: isinstance(value, list) and (_are_usual(value) or all(map(first, value)))
     if origin is list:
         return lambda value: isinstance(value, list) and all(map(first, value))
-    each = [_predicate(part) for part in parts]
+    each = [predicate(part) for part in parts]
     if origin in (Union, types.UnionType):
         return lambda value: any(fits(value) for fits in each)
     assert origin is tuple, kind
     return lambda value: isinstance(value, list) and len(value) == len(each) and all(map(operator.call, each, value))
+
+
+def _are_usual(values: list[Any]) -> bool:
+    """Return whether all are `Finite`, in C and so of no type derived from a number's, nor of ints above 2**63."""
+    kinds = {*map(type, values)}
+    return all(map(math.isfinite, values)) if kinds == {float} else kinds == {int} and max(map(abs, values)) < 2**63
 
 
 def _instance_of(kind: type) -> Predicate:

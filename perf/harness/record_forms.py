@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, NotRequired, get_origin
 
-from perf.forms import Finite, matches
+from perf.forms import Finite, predicate
 from perf.harness.status import Status
 
 Scalar = str | bool | int | float | None
@@ -11,8 +11,10 @@ Scalar = str | bool | int | float | None
 def _but(kind: Any, **named: Any) -> Any:
     """Return the type of an object with values of this kind, but for these fields, if they are there."""
 
+    usual, by_name = predicate(kind), {name: predicate(other) for name, other in named.items()}
+
     def holds(value: Any) -> bool:
-        return isinstance(value, dict) and all(matches(one, named.get(name, kind)) for name, one in value.items())
+        return isinstance(value, dict) and all(by_name.get(name, usual)(one) for name, one in value.items())
 
     return Annotated[Any, holds]
 
@@ -65,14 +67,20 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 """The fields of each kind of line; `records` tells what they mean."""
 
+_FIELDS = {
+    kind: [(name, predicate(form), get_origin(form) is not NotRequired) for name, form in fields.items()]
+    for kind, fields in FORMS.items()
+}
+"""Name, form and whether a line needs it."""
+
 
 def fault(line: dict[str, Any]) -> str:
     """Describe the first fault of a line of a kind in `FORMS`; "" if it has none."""
-    form = FORMS[line["kind"]]
-    for name, kind in form.items():
-        if name in line and not matches(line[name], kind):
-            return f"{name} is {line[name]!r:.60}"
-        if name not in line and get_origin(kind) is not NotRequired:
+    for name, fits, is_needed in _FIELDS[line["kind"]]:
+        if name in line:
+            if not fits(line[name]):
+                return f"{name} is {line[name]!r:.60}"
+        elif is_needed:
             return f"{name} is missing"
-    unknown = line.keys() - form.keys() - {"kind"} if line["kind"] == "session" else ()
+    unknown = line.keys() - FORMS[line["kind"]].keys() - {"kind"} if line["kind"] == "session" else ()
     return f"{min(unknown)!s:.60} is not known" if unknown else ""
