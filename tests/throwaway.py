@@ -50,7 +50,7 @@ def write_package(folder: Path, *, axis: str, stall_s: float = 0) -> None:
 
 @functools.cache
 def _compiled_suite() -> Path:
-    """This project's `perf`, which each of a repository's many processes would compile where Python keeps none of it."""
+    """This project's `perf`, compiled: where Python keeps no bytecode, each process of a repository would do it."""
     folder = tempfile.mkdtemp(prefix="perf-compiled-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     own = shutil.ignore_patterns("results", "records", "accepted.json", "__pycache__")

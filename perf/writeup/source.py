@@ -49,15 +49,19 @@ class Source:
     skipped: tuple[str, ...] = field(default=())
     """Files that could not be read, a line each."""
 
+    _others: dict[str, "Source"] = field(init=False, repr=False, compare=False, default_factory=dict)
+
     def documents(self) -> dict[str, dict[str, Any]]:
         """The machine's own documents, by their paths in its folder without .json: the rows of the answers."""
         mine = [one for one in self.studies if one.folder.is_relative_to(self.machine)]
         return OnFile({(one.folder / one.name).relative_to(self.machine).as_posix(): one.document for one in mine})
 
     def on(self, machine: str) -> "Source":
-        """Everything on file of another machine."""
-        studies, skipped = _studies(self.folder, machine)
-        return replace(self, machine=machine, studies=studies, skipped=skipped)
+        """Everything on file of another machine, read once."""
+        if machine not in self._others:
+            studies, skipped = _studies(self.folder, machine)
+            self._others[machine] = replace(self, machine=machine, studies=studies, skipped=skipped)
+        return self._others[machine]
 
     def elsewhere(self, name: str) -> list[str]:
         """Other machines whose own folder has NAME.json."""
