@@ -25,10 +25,11 @@ def main() -> None:
 
     requests, replies = take_pipes()
 
-    gc.disable()  # torch's objects are no garbage: a tenth of the time of its import
+    gc.disable()  # torch's objects are no garbage: collections that visit them take 0.5 s of a rank's start
     import torch
     import torch.distributed as dist
 
+    gc.freeze()
     gc.enable()
 
     from perf.harness.measure import pin_package
