@@ -13,7 +13,7 @@ from perf.studies import figures
 from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import measure, step_seconds
-from perf.studies.lm import Models, Setting, accounted, model_options, rows_of
+from perf.studies.lm import WITH_PHASES, Models, Setting, accounted, model_options, rows_of
 from perf.studies.rows import Row, differing, grouped
 from perf.units import GIB, memory, times
 from perf.workloads import measured
@@ -21,10 +21,11 @@ from perf.workloads.transformer_training import Training
 
 ON_A_GPU = {"size": ("2.7B",), "context": (2048,), "attention": ("triton",)}
 ELSEWHERE = {"attention": ("sdpa",)}
+PREDICTED = {"variant": WITH_PHASES, "precision": ("fp32", "tf32", "bf16", "fp16")}
 
 
 @click.command()
-@model_options(ON_A_GPU, ELSEWHERE, of_others=False)
+@model_options(ON_A_GPU, ELSEWHERE, allowed=PREDICTED, of_others=False)
 @click.option("--every", multiple=True, type=Count(), help="Layers in a group. Default: each number.")
 @click.option("--warm-up", default=1, show_default=True, type=Count(0), help="Steps that do not count.")
 @click.option("--steps", default=3, show_default=True, type=Count(2), help="Steps that count.")
@@ -39,12 +40,7 @@ def command(models: Models, every: tuple[int, ...], warm_up: int, steps: int, ou
     and offloaded checkpoints of single layers. Time is predicted from FLOPs, by that of the step with the fewest that
     was measured. Memory is measured on a GPU only.
     """
-    if "bf16_weights" in models.requested["precision"]:
-        raise click.BadParameter(
-            "bf16_weights was given; allowed: fp32, tf32, bf16, fp16, whose memory is predicted",
-            param_hint="--precision",
-        )
-    settings = [each for setting in models.settings(phases=True) for each in ways(setting, every)]
+    settings = [each for setting in models.settings() for each in ways(setting, every)]
     rows = rows_of(settings, lambda training, _: timed(training, warm_up, steps))
     planned = (plan(setting) | row for setting, row in zip(settings, rows, strict=True))
     whole = kept(planned, device_kind(), out / "checkpointing.json")

@@ -18,7 +18,7 @@ from perf.options import Count
 from perf.studies import figures
 from perf.studies.device import bench, device_kind, release
 from perf.studies.document import any_result, conclude, document, heading, out_option, write_in_parts
-from perf.studies.lm import VARIANTS, Models, Setting, model_options, rows_of
+from perf.studies.lm import VARIANTS, WITH_PHASES, Models, Setting, model_options, rows_of
 from perf.studies.progress import progress
 from perf.studies.rows import Row, differing, refusal
 from perf.studies.workspaces import workspaces
@@ -34,7 +34,7 @@ STOP = Stop(min_samples=10, max_samples=40, max_seconds=1.0)
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), help="Default: both.")
 @click.option("--d", "dims", multiple=True, type=Count(), help="Attention's. Default: 16, 32, 64, 128.")
 @click.option("--seq-len", "seq_lens", multiple=True, type=Count(), help="Attention's. Default: 256 to 16384.")
-@model_options({"variant": VARIANTS}, {"variant": VARIANTS[:3]})
+@model_options({"variant": VARIANTS}, {"variant": WITH_PHASES})
 @out_option
 def command(
     models: Models, parts: tuple[str, ...], dims: tuple[int, ...], seq_lens: tuple[int, ...], out: Path

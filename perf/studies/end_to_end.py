@@ -12,7 +12,7 @@ from perf.options import Count
 from perf.studies import figures
 from perf.studies.device import bench, device_kind
 from perf.studies.document import heading, kept, out_option, present
-from perf.studies.lm import Models, Setting, largest_that_fits, model_options, rows_of
+from perf.studies.lm import WITH_PHASES, Models, Setting, largest_that_fits, model_options, rows_of
 from perf.studies.rows import Row, differing, grouped
 from perf.studies.workspaces import workspaces
 from perf.units import GIB, mib
@@ -20,7 +20,7 @@ from perf.workloads.transformer_training import PHASES, Training
 
 
 @click.command()
-@model_options()
+@model_options(allowed={"variant": WITH_PHASES})
 @click.option("--warm-up", default=5, show_default=True, type=Count(0), help="Steps that do not count.")
 @click.option("--steps", default=10, show_default=True, type=Count(2), help="Steps that count.")
 @out_option
@@ -33,7 +33,7 @@ def command(models: Models, warm_up: int, steps: int, out: Path) -> None:
     The course's measurement: wall time of forward, backward and optimizer, the device synchronized after each; mean and
     standard deviation over --steps after --warm-up. A size that does not fit is a row with the allocation that failed.
     """
-    settings = models.settings(phases=True)
+    settings = models.settings()
     measured = rows_of(settings, lambda training, _: measure(training, warm_up, steps))
     whole = kept(measured, device_kind(), out / "end-to-end.json")
     sentences = list(largest_that_fits(settings))

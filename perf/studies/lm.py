@@ -21,7 +21,8 @@ SIZES_2025 = ("small", "medium", "large", "xl", "2.7B")
 
 SIZES = ("tiny", *SIZES_2025, "10B")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
-VARIANTS = ("eager", "compiled_blocks", "compiled", "cuda_graph", "compiled_cuda_graph")
+WITH_PHASES = ("eager", "compiled_blocks", "compiled")
+VARIANTS = (*WITH_PHASES, "cuda_graph", "compiled_cuda_graph")  # a CUDA graph holds a whole step
 ATTENTIONS = ("reference", "pytorch", "triton", "sdpa")
 
 
@@ -79,14 +80,8 @@ class Models:
         """Return the requested values of an axis, or those that suit this machine."""
         return self.requested.get(axis) or (self.on_a_gpu if device_kind() == "cuda" else self.elsewhere)[axis]
 
-    def settings(self, *, phases: bool = False) -> list[Setting]:
-        """Return all combinations, small models first. Raises `click.BadParameter` for a variant without `phases`."""
-        for variant in self.values("variant"):
-            if phases and variant.endswith("cuda_graph"):
-                raise click.BadParameter(
-                    f"{variant} was given; allowed: variants with phases, since a CUDA graph holds a whole step",
-                    param_hint="--variant",
-                )
+    def settings(self) -> list[Setting]:
+        """Return all combinations, small models first."""
         return [
             Setting(size, context, self.batch, precision, variant, attention, self.model)
             for size, context, precision, variant, attention in itertools.product(*map(self.values, ON_A_GPU))
@@ -98,18 +93,20 @@ def model_options(
     elsewhere: Axes | None = None,
     axes: Sequence[str] = tuple(ON_A_GPU),
     *,
+    allowed: Axes | None = None,
     of_others: bool = True,
 ) -> Callable[[Any], Any]:
-    """Add each of `axes` as a repeatable option: the command gets `models`. These defaults replace common ones.
+    """Add each of `axes` as a repeatable option: the command gets `models`. These values replace common ones.
 
     With `of_others` the model may be a user's own.
     """
+    choices = ALLOWED | (allowed or {})
     on_a_gpu, elsewhere = ON_A_GPU | (on_a_gpu or {}), ELSEWHERE | (elsewhere or {})
 
     def option(axis: str) -> Callable[[Any], Any]:
         default, without = (", ".join(map(str, where[axis])) for where in (on_a_gpu, elsewhere))
         words = f"Default: {default}{f'; {without} without a GPU' if without != default else ''}."
-        kind = click.Choice(ALLOWED[axis]) if axis in ALLOWED else Count()
+        kind = click.Choice(choices[axis]) if axis in choices else Count()
         return click.option(f"--{axis}", multiple=True, type=kind, help=words)
 
     def models(

@@ -16,13 +16,13 @@ from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, present
 from perf.studies.end_to_end import mean_and_deviation, measure, step_seconds
 from perf.studies.fresh_process import DIED, FreshProcess
-from perf.studies.lm import Models, Setting, model_options, rows_of
+from perf.studies.lm import WITH_PHASES, Models, Setting, model_options, rows_of
 from perf.studies.rows import Row
 from perf.workloads.transformer_training import PHASES
 
 
 @click.command(name="warm-up")
-@model_options()
+@model_options(allowed={"variant": WITH_PHASES})
 @click.option("--warm-up", "warm_ups", multiple=True, type=Count(0), help="Default: 0, 1, 2 and 5.")
 @click.option("--steps", default=10, show_default=True, type=Count(2), help="Steps that count.")
 @out_option
@@ -34,7 +34,7 @@ def command(models: Models, warm_ups: tuple[int, ...], steps: int, out: Path) ->
     """
     working_tree.make_importable()
     counts = sorted(set(warm_ups or (0, 1, 2, 5)))
-    measured = (row for setting in models.settings(phases=True) for row in alone(setting, max(counts) + steps))
+    measured = (row for setting in models.settings() for row in alone(setting, max(counts) + steps))
     whole = kept(measured, device_kind(), out / "warm-up.json")
     rows = whole["rows"]
     title = f"Batch {models.batch}, mean ± standard deviation of {steps} steps after each warm-up, ms"

@@ -16,16 +16,10 @@ from perf.writeup.markdown import Markup, code, plain, table
 from perf.writeup.source import STUDIES, Source
 from perf.writeup.templating import DoesNotHold, render, without_sentences
 
-TABLES = (
-    steps.TABLES
-    | precision.TABLES
-    | kernels.TABLES
-    | memory.TABLES
-    | compiled.TABLES
-    | attention.TABLES
-    | train_step.TABLES
-)
+_MODULES = (steps, precision, kernels, memory, compiled, attention, train_step)
+TABLES = {name: table for module in _MODULES for name, table in module.TABLES.items()}
 """By the names that templates use."""
+assert len(TABLES) == sum(len(module.TABLES) for module in _MODULES), "two tables have one name"
 
 CHAPTERS = (
     "benchmarking_script",

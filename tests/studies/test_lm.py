@@ -159,7 +159,7 @@ def build(config, context_length, attention):
     [
         (["--size", "huge"], "Invalid value for '--size': 'huge' is not one of"),
         (["--context", "0"], "Invalid value for '--context'"),
-        (["--variant", "cuda_graph"], "cuda_graph was given; allowed: variants with phases"),
+        (["--variant", "cuda_graph"], "Invalid value for '--variant': 'cuda_graph' is not one of"),
         (["--model", "nowhere:build"], "Error: --model 'nowhere:build' was given; allowed: module:function"),
     ],
 )

@@ -17,7 +17,7 @@ from perf.studies.document import conclude, heading, kept, out_option, write
 from perf.studies.kernels.nsys import profile as profile_by_nsys
 from perf.studies.kernels.profiling import annotated, busy_s, kind_of, phase, profiled, shortened, summary
 from perf.studies.kernels.results import PARTS, draw, echo_tables, sentence
-from perf.studies.lm import Models, Setting, model_options, rows_of
+from perf.studies.lm import WITH_PHASES, Models, Setting, model_options, rows_of
 from perf.studies.rows import Row
 from perf.workloads import measured
 from perf.workloads.transformer_training import PHASES, Training
@@ -36,7 +36,7 @@ BUSY_ENOUGH = 0.7
 
 
 @click.command()
-@model_options({"context": (128, 256, 512, 1024)})
+@model_options({"context": (128, 256, 512, 1024)}, allowed={"variant": WITH_PHASES})
 @click.option("--warm-up", default=5, show_default=True, type=Count(), help="Steps before the profile.")
 @click.option("--steps", default=5, show_default=True, type=Count(), help="Steps of each wall time.")
 @click.option("--top", default=5, show_default=True, type=Count(), help="Kernels listed for each part.")
@@ -58,7 +58,7 @@ def command(models: Models, warm_up: int, steps: int, top: int, nsys: bool, out:
         os.environ.setdefault(name, value)
     kind = device_kind()
     on_gpu = kind == "cuda"
-    settings = models.settings(phases=True)
+    settings = models.settings()
     measured = rows_of(settings, lambda training, setting: measure(training, setting, warm_up, steps))
     whole = kept(measured, kind, out / "kernels.json", shortened_row)
     rows = with_gains(settings, whole["rows"], steps) if on_gpu else whole["rows"]

@@ -6,7 +6,7 @@ import click
 
 from perf.studies.device import device_kind
 from perf.studies.document import conclude, heading, kept, out_option
-from perf.studies.lm import Models, Setting, model_options, rows_of
+from perf.studies.lm import WITH_PHASES, Models, Setting, model_options, rows_of
 from perf.studies.memory.recording import (
     STEP,
     forward_alone,
@@ -34,7 +34,7 @@ ELSEWHERE = {"precision": ("fp32", "bf16")}
 
 
 @click.command()
-@model_options(ON_A_GPU, ELSEWHERE)
+@model_options(ON_A_GPU, ELSEWHERE, allowed={"variant": WITH_PHASES})
 @out_option
 def command(models: Models, out: Path) -> None:
     """Attribute the memory of a forward and of a training step. 2.7B on a GPU: some minutes; tiny on a CPU: seconds.
@@ -49,7 +49,7 @@ def command(models: Models, out: Path) -> None:
     A pass that does not fit is a row with the allocation that failed.
     """
     kind = device_kind()
-    settings = models.settings(phases=True)
+    settings = models.settings()
     if kind == "cpu":
         _refuse_compiled(settings)
     held = workspaces() if kind == "cuda" else None
