@@ -49,12 +49,12 @@ class Bench(Comparer):
     def batch(self, clock_: Clock, work: Workload, cache: Cache, count: int) -> list[float]:
         """Call `Clock.batch` on checked work."""
         self._require_checked(work)
-        return self.hold(clock_.batch(work, cache, count), work, cache)
+        return self.require_above_floor(clock_.batch(work, cache, count), work, cache)
 
     def visit(self, clock_: Clock, work: Workload, cache: Cache, stop: Stop) -> list[float]:
         """Call `clock.visit` on checked work."""
         self._require_checked(work)
-        return self.hold(clock.visit(clock_, work, cache, stop).samples_s, work, cache)
+        return self.require_above_floor(clock.visit(clock_, work, cache, stop).samples_s, work, cache)
 
     def sample_in_turn(self, held: Held, cache: Cache, count: int) -> Turns:
         """Take `count` samples of each arm in turn, of checked work."""
@@ -75,7 +75,7 @@ class Bench(Comparer):
         clock_.warm_up(work)
         samples_s = clock.visit(clock_, work, cache, stop).samples_s
         self.check(work)
-        return first_s, self.hold(samples_s, work, cache)
+        return first_s, self.require_above_floor(samples_s, work, cache)
 
     def laps(self, work: Workload, count: int) -> Laps:
         """Wall seconds of each of the work's parts, `count` times from now on, the device at rest between any two."""
@@ -88,7 +88,7 @@ class Bench(Comparer):
         peak_bytes = torch.cuda.max_memory_allocated() if on_gpu else None
         self.check(work)
         for name, part in work.parts.items():
-            self.hold([lap[name] for lap in seconds], part.floor, "warm")
+            self.require_above_floor([lap[name] for lap in seconds], part.floor, "warm")
         return Laps(seconds, peak_bytes)
 
     def _lap(self, work: Workload) -> dict[str, float]:
@@ -102,9 +102,9 @@ class Bench(Comparer):
             found[name] = time.perf_counter() - begin
         return found
 
-    def hold(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> list[float]:
+    def require_above_floor(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> list[float]:
         """Return `samples_s`, if none of them is below the floor."""
-        self.instruments.hold(samples_s, to, cache)
+        self.instruments.require_above_floor(samples_s, to, cache)
         return samples_s
 
     def _require_checked(self, work: Workload) -> None:

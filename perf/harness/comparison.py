@@ -224,7 +224,7 @@ class Comparer:
             return {"status": "throttled", "reason": f"the GPU slowed itself down: {', '.join(reasons)}"}
 
         def of_arm(name: str, turns: Turns) -> Reply:
-            self.instruments.hold(turns.samples_s[name], held[name][1], cache)
+            self.instruments.require_above_floor(turns.samples_s[name], held[name][1], cache)
             mhz = turns.mhz[name]
             return {"samples_s": turns.samples_s[name]} | ({} if mhz is None else {"sm_mhz": mhz})
 
@@ -237,7 +237,7 @@ class Comparer:
         """Take `count` samples of each arm in turn. Raises `TooFast` for samples below an arm's floor."""
         turns = self._alternate(held, cache, count)
         for name, (_, work) in held.items():
-            self.instruments.hold(turns.samples_s[name], work, cache)
+            self.instruments.require_above_floor(turns.samples_s[name], work, cache)
         return turns
 
     def _alternate(self, held: Held, cache: Cache, count: int) -> Turns:

@@ -92,7 +92,7 @@ class Instruments:
 
             torch.cuda.synchronize()
 
-    def know(self, others: dict[str, Any]) -> None:
+    def merge_ceilings(self, others: dict[str, Any]) -> None:
         """Take the best ceilings of other processes as this one's too, and free what earlier work left behind."""
         self.ceilings = best_ceilings([self.ceilings, others])
         self.leftovers.release()
@@ -108,7 +108,7 @@ class Instruments:
             self.leftovers.release()
         return self.ceilings
 
-    def hold(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> None:
+    def require_above_floor(self, samples_s: list[float], to: Workload | Floor, cache: Cache) -> None:
         """Raise `TooFast` for a sample below the floor, after measuring the violated ceilings again.
 
         The device may have been slow when they were measured. Later samples use the higher ceilings too. Of a

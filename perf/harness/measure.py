@@ -59,7 +59,7 @@ class Worker:
         """
         case = Case(**request["case"])
         stop = Stop(**request["stop"])
-        self.instruments.know(request["ceilings"])
+        self.instruments.merge_ceilings(request["ceilings"])
         return self.instruments.with_status(
             lambda: self._visit(case, stop, request["first"], request.get("watch", False))
         )
@@ -109,7 +109,7 @@ class Worker:
     def _sample(self, case: Case, clock: Clock, work: Workload, stop: Stop) -> dict[str, Any]:
         nvml = self.instruments.nvml
         taken = visit(clock, work, case.cache, stop, nvml.throttling if nvml else lambda: [])
-        self.instruments.hold(taken.samples_s, work, case.cache)
+        self.instruments.require_above_floor(taken.samples_s, work, case.cache)
         sampled: dict[str, Any] = {"samples_ns": [round(sample * 1e9) for sample in taken.samples_s]}
         if taken.throttled:
             sampled |= {"throttled": taken.throttled, "reason": f"the GPU throttled: {', '.join(taken.reasons)}"}

@@ -63,14 +63,14 @@ class PairWorker:
         """
         case, arms = Case(**request["case"]), request["arms"]
         injection = Injection(**request["injection"]) if request.get("injection") else None
-        self.instruments.know(request["ceilings"])
+        self.instruments.merge_ceilings(request["ceilings"])
         self._results = {}
         spent = Spent()
         reply: dict[str, Any] = {"spent_ms": spent.ms}
         for arm in arms:
-            spoiled = injection if arm == "head" else None
+            injected = injection if arm == "head" else None
             reply[arm] = self._with_status(
-                lambda arm=arm, spoiled=spoiled: self._look(case, arm, request["first"], spoiled, spent)  # type: ignore[misc]
+                lambda arm=arm, injected=injected: self._look(case, arm, request["first"], injected, spent)  # type: ignore[misc]
             )
             self.instruments.leftovers.release()
         if request["first"] and all(reply[arm]["status"] == "ok" for arm in arms):

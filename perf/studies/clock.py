@@ -94,7 +94,7 @@ def _alternate(clock: Clock, work: Workload, rounds: int) -> tuple[list[float], 
     for number in range(rounds):
         for turn in turns if number % 2 == 0 else reversed(turns):
             turn()
-    return ours, bench().hold(theirs, work, "cold")
+    return ours, bench().require_above_floor(theirs, work, "cold")
 
 
 def _graph() -> Iterator[Row]:

@@ -100,7 +100,7 @@ def of_a_study(workload: Workload) -> Instruments:
 
 def of_laps(workload: Workload) -> Instruments:
     bench = slow(Bench("cpu"))
-    bench.hold([1.0], workload.floor, "warm")
+    bench.require_above_floor([1.0], workload.floor, "warm")
     return bench.instruments
 
 

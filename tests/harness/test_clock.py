@@ -105,9 +105,9 @@ def test_a_busy_cpu_may_have_been_slow_when_its_ceilings_were_measured():
     instruments = Instruments("cpu")
     instruments.ceilings = {"matmul_flops_per_s": {"float32": 1e15}, "copy_bytes_per_s": 1e15}
     case = Case("a.B", "controls", {}, "cpu", "wall", "warm")
-    instruments.hold([1.0], Floor(flops=1.9e15, matmul_dtype="float32"), case.cache)
+    instruments.require_above_floor([1.0], Floor(flops=1.9e15, matmul_dtype="float32"), case.cache)
     with pytest.raises(TooFast):
-        instruments.hold([1.0], Floor(flops=2.1e15, matmul_dtype="float32"), case.cache)
+        instruments.require_above_floor([1.0], Floor(flops=2.1e15, matmul_dtype="float32"), case.cache)
 
 
 def test_the_floor_of_a_cold_series_counts_bytes_and_that_of_a_warm_one_does_not():

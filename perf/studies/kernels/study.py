@@ -102,7 +102,7 @@ def measure(training: Training, setting: Setting, warm_up: int, steps: int) -> d
         wall = {name: (alone if name == "forward only" else whole).host_s(name) for name in wall}
     stepping = whole.within("optimizer")
     for profile, mode in ((alone, "forward"), (whole, "step")):
-        bench().hold([busy_s(profile.kernels, on_gpu=on_gpu)], training.floor(mode), "warm")
+        bench().require_above_floor([busy_s(profile.kernels, on_gpu=on_gpu)], training.floor(mode), "warm")
     row = {
         "wall_s": wall,
         "forward_only": summary(alone.kernels, [], on_gpu=on_gpu),

@@ -63,7 +63,7 @@ def command(
                 for _ in range(3):  # torch's DDP orders its buckets anew after the first
                     work.run()
                 for rank, spans in enumerate(ranks.spans()):
-                    bench().hold([length(spans["compute"])], work, "warm")
+                    bench().require_above_floor([length(spans["compute"])], work, "warm")
                     lanes = {kind: _to_100_ns(spans[kind]) for kind in KINDS}
                     yield {"rank": rank} | params | {"strategy": strategy} | lanes
 
