@@ -51,9 +51,9 @@ def missing_controls(evidence: Sequence[Evidence]) -> str:
     return "; ".join(f"{_some(keys)}: {reason}" for reason, keys in by_reason.items())
 
 
-def _some(keys: Sequence[str], most: int = 2) -> str:
-    """Name the first keys and count the others."""
-    return ", ".join(keys[:most]) + (f" and {len(keys) - most} more" if len(keys) > most else "")
+def _some(keys: Sequence[str]) -> str:
+    """Name the first two keys and count the others."""
+    return ", ".join(keys[:2]) + (f" and {len(keys) - 2} more" if len(keys) > 2 else "")
 
 
 def _moved(controls: Sequence[TimedRow], changes: ChangeEstimate, floors: Floats) -> str:

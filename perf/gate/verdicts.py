@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from perf.forms import Finite
+from perf.forms import Finite, positive
 
 Quantity = Literal["time", "peak_memory"]
 Word = Literal["SLOWER", "FASTER", "LARGER", "SMALLER", "SAME", "AMBIGUOUS", "BROKEN", "FIXED", "NEW", "GONE"]
@@ -31,11 +31,6 @@ UNMEASURED = "not measured"
 
 Visits = dict[str, list[tuple[int, float]]]
 """Process and change of each visit, by case key. A change is log(head / base), or a difference's share of its step."""
-
-
-def positive(value: float) -> bool:
-    """Return whether a number is above 0."""
-    return value > 0
 
 
 @dataclass(frozen=True)

@@ -96,13 +96,13 @@ class Ranks:
         highest = max(self.ask("memory"), key=lambda reply: reply.get("peak_bytes", 0))
         return {name: value for name, value in highest.items() if name != "status"}
 
-    def spans(self, arm: int = 0) -> list[dict[str, list[Span]]]:
+    def spans(self) -> list[dict[str, list[Span]]]:
         """Return when each rank computed and when it communicated in one run: [start, end], seconds.
 
         A run before it is thrown away: in the first the profiler spends time of its own.
         """
-        self.ask("spans", arm=arm)
-        return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans", arm=arm)]
+        self.ask("spans", arm=0)
+        return [{kind: reply[kind] for kind in ("compute", "communication")} for reply in self.ask("spans", arm=0)]
 
     def close(self) -> None:
         """Kill all processes: some may wait for others in a collective."""
