@@ -10,7 +10,7 @@ from typing import Any
 from perf.harness import ceilings, device
 from perf.harness.case import Cache
 from perf.harness.ceilings import require_floor
-from perf.harness.clock import CPU_CLOCKS, Clock
+from perf.harness.clock import CPU_CLOCKS, Clock, no_garbage_collection
 from perf.harness.cuda_clocks import CUDA_CLOCKS
 from perf.harness.locked_clock import unlocked
 from perf.harness.memory import Leftovers
@@ -48,19 +48,18 @@ class Instruments:
         """Return device, software, ceilings and troubles, or why nothing can be measured, of a process that begins."""
         if missing := device.missing_device(self.device):
             return {"unavailable": missing}
-        gc.disable()  # while torch is imported, of which nothing is garbage: a tenth of its time
-        if self.device == "cpu":
-            import torch
+        with no_garbage_collection():  # of torch's import nothing is garbage: a tenth of its time
+            if self.device == "cpu":
+                import torch
 
-            torch.set_num_threads(1)  # on a busy machine a barrier between two threads waits for a time slice: 8 ms
-        troubles = busy_or_broken_gpus() if self.device == "cuda" else []  # before this process uses a GPU
-        identity = self.open()
-        self.ceilings = ceilings.measure(self._any_clock())
-        if self.nvml and (wrong_clock := unlocked(self.nvml.sm_mhz())):  # right after a load
-            troubles.append(f"GPU 0 has its {wrong_clock}: nvidia-smi -lgc locks it")
-        gc.collect()
-        gc.freeze()  # later collections skip the objects of torch, which take 0.1 s each
-        gc.enable()
+                torch.set_num_threads(1)  # on a busy machine a barrier between two threads waits for a time slice: 8 ms
+            troubles = busy_or_broken_gpus() if self.device == "cuda" else []  # before this process uses a GPU
+            identity = self.open()
+            self.ceilings = ceilings.measure(self._any_clock())
+            if self.nvml and (wrong_clock := unlocked(self.nvml.sm_mhz())):  # right after a load
+                troubles.append(f"GPU 0 has its {wrong_clock}: nvidia-smi -lgc locks it")
+            gc.collect()
+            gc.freeze()  # later collections skip the objects of torch, which take 0.1 s each
         return {
             "machine": device.machine()["machine"],
             "device": identity,

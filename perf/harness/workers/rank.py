@@ -21,16 +21,16 @@ def main() -> None:
     folder, limit_s = Path(sys.argv[5]), float(sys.argv[6])
     import_perf()
 
+    from perf.harness.clock import no_garbage_collection
     from perf.harness.json_process import take_pipes
 
     requests, replies = take_pipes()
 
-    gc.disable()  # torch's objects are no garbage: collections that visit them take 0.5 s of a rank's start
-    import torch
-    import torch.distributed as dist
+    with no_garbage_collection():  # torch's objects are no garbage: collections that visit them take 0.5 s of the start
+        import torch
+        import torch.distributed as dist
 
-    gc.freeze()
-    gc.enable()
+        gc.freeze()
 
     from perf.harness.measure import pin_package
     from perf.harness.rank_work import RankWork

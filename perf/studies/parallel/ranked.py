@@ -13,7 +13,7 @@ from perf.harness.ranks import RankPool, Ranks
 from perf.harness.working_tree import ROOT
 from perf.options import Count, gathered
 from perf.studies.device import Device, bench, device_kind
-from perf.studies.lm import PRECISIONS, SIZES_2025, VARIANTS
+from perf.studies.lm import PRECISIONS, SIZES_2025, WITH_PHASES
 
 UNSCALED = tuple(name for name in PRECISIONS if name != "fp16")
 """Precisions without loss scaling, which would have to agree over the ranks."""
@@ -48,7 +48,7 @@ class Steps:
 
 
 def step_options(
-    precisions: Sequence[str] = PRECISIONS[:3], variants: Sequence[str] = VARIANTS[:3]
+    precisions: Sequence[str] = ("fp32", "tf32", "bf16"), variants: Sequence[str] = WITH_PHASES
 ) -> Callable[[Callable[..., None]], Any]:
     """Add --world-size, --size, --context, --precision, --variant and --batch: the command gets `steps`."""
     return gathered(
