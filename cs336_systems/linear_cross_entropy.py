@@ -3,6 +3,7 @@
 Rows of `hidden` are processed by chunks, in one buffer of logits. The forward computes each chunk's losses and the
 gradient of its logits in their place, and from that the chunk's gradient of `hidden` and its addend to that of
 `weight`: three products, the number that eager takes in forward and backward. The backward only scales both gradients.
+Where a float32 sum over chunks would take as much memory as the logits that they save, there is one chunk and no sum.
 """
 
 import functools
@@ -62,7 +63,8 @@ def linear_cross_entropy(
         impl: "reference" (eager, holds all logits), "pytorch" (chunks, any device), "triton" (chunks, CUDA, or CPU
             under Triton's interpreter); "auto" is "triton" on CUDA, except for float64, and "pytorch" elsewhere. A
             named implementation runs or raises; it never falls back to another.
-        chunk_size: rows of `hidden` whose logits are in memory at once; `default_chunk_size` if None.
+        chunk_size: rows of `hidden` whose logits are in memory at once; if None, `default_chunk_size`, or all rows if
+            one chunk needs no more memory than that.
 
     Returns:
         The mean over the targets that are not ignored; float64 for float64 inputs. Its statistics are float32, and so
@@ -84,7 +86,8 @@ def linear_cross_entropy(
         logits = F.linear(hidden, weight).view(-1, len(weight)).to(torch.promote_types(dtype, torch.float32))
         return F.cross_entropy(logits, targets.flatten(), ignore_index=ignore_index)
     needs = [torch.is_grad_enabled() and x.requires_grad for x in (hidden, weight)]
-    return _LinearCrossEntropy.apply(hidden, weight, targets, ignore_index, impl, chunk_size or 0, dtype, *needs)
+    rows, sum_dtype = _chunks(targets.numel(), weight, dtype, chunk_size, needs_weight=needs[1])
+    return _LinearCrossEntropy.apply(hidden, weight, targets, ignore_index, impl, rows, dtype, sum_dtype, *needs)
 
 
 def default_chunk_size(d_model: int, device: torch.device) -> int:
@@ -137,7 +140,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             torch.mul(gradient, factor, out=torch.empty_like(gradient, dtype=dtype)) if is_needed else None
             for gradient, (is_needed, dtype) in zip(gradients, ctx.needed, strict=True)
         )
-        return *scaled, None, None, None, None, None, None, None
+        return *scaled, *[None] * 8
 
 
 # torch.compile gets one operator of known shapes: it would unroll the loop over chunks. The operator is named after the
@@ -149,17 +152,18 @@ def _forward(
     targets: Tensor,
     ignore_index: int,
     impl: str,
-    chunk_size: int,
+    rows: int,
     dtype: torch.dtype,
+    sum_dtype: torch.dtype,
     needs_hidden: bool,
     needs_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the loss, the factor (1,) on the gradients, and the gradients, empty unless needed."""
-    loss, scale, grad_hidden, grad_weight = _outputs(hidden, weight, dtype, needs_hidden, needs_weight)
+    loss, scale, grad_hidden, grad_weight = _outputs(hidden, weight, dtype, sum_dtype, needs_hidden, needs_weight)
     vocab_size, d_model = weight.shape
     x, y = hidden.reshape(-1, d_model), grad_hidden.view(-1, d_model)
     targets, weight = targets.flatten().contiguous(), weight.to(dtype)
-    rows = min(len(x), chunk_size or default_chunk_size(d_model, hidden.device))
+    rows = min(len(x), rows)
     # Rows begin at multiples of 128 bytes: at an odd vocab_size, cuBLAS and the kernel could load no vectors.
     buffer = torch.empty(rows, -(-vocab_size // 64) * 64, dtype=dtype, device=hidden.device)[:, :vocab_size]
     losses = torch.empty(len(x), dtype=loss.dtype, device=loss.device)
@@ -192,7 +196,7 @@ def _forward(
 
 @_forward.register_fake
 def _(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _outputs(hidden, weight, *rest[-3:])
+    return _outputs(hidden, weight, *rest[-4:])
 
 
 @register_flop_formula(getattr(torch.ops, __name__.replace(".", "_")).forward)
@@ -202,14 +206,46 @@ def _flops(hidden: Size, weight: Size, *rest: Any, **_: Any) -> int:
 
 
 def _outputs(
-    hidden: Tensor, weight: Tensor, dtype: torch.dtype, needs_hidden: bool, needs_weight: bool
+    hidden: Tensor,
+    weight: Tensor,
+    dtype: torch.dtype,
+    sum_dtype: torch.dtype,
+    needs_hidden: bool,
+    needs_weight: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Allocate what `_forward` returns."""
     statistics = torch.promote_types(dtype, torch.float32)
     loss, scale = (hidden.new_empty(shape, dtype=statistics) for shape in ((), (1,)))
     grad_hidden = hidden.new_empty(hidden.shape if needs_hidden else (0, 0), dtype=dtype)
-    grad_weight = hidden.new_empty(weight.shape if needs_weight else (0, 0), dtype=statistics)
+    grad_weight = hidden.new_empty(weight.shape if needs_weight else (0, 0), dtype=sum_dtype)
     return loss, scale, grad_hidden, grad_weight
+
+
+def _chunks(
+    tokens: int, weight: Tensor, dtype: torch.dtype, chunk_size: int | None, *, needs_weight: bool
+) -> tuple[int, torch.dtype]:
+    """Return the rows of a chunk and the dtype of the sum over chunks that is weight's gradient.
+
+    The gradient of one chunk is no sum: in bfloat16, which has the range of float32, its product is written as the
+    result. Float16 could overflow before the backward's factor. Without the sum, 2 bytes for each of weight's elements
+    are free, so `d_model` more rows of logits need no more memory than `default_chunk_size` with it.
+    """
+    d_model = weight.shape[1]
+    rows = chunk_size or default_chunk_size(d_model, weight.device)
+    if needs_weight and dtype == weight.dtype == torch.bfloat16:
+        most = chunk_size or rows + d_model
+        if _is_known(tokens <= most):
+            return most, dtype
+    return rows, torch.promote_types(dtype, torch.float32)
+
+
+def _is_known(condition: bool) -> bool:
+    """Return `condition`; False in a compiled graph of a size that depends on data."""
+    if torch.compiler.is_compiling():
+        from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
+
+        return guard_or_false(condition)
+    return condition
 
 
 def _aligned_parts(size: int) -> list[slice]:

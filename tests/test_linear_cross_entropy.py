@@ -1,5 +1,6 @@
 """The fused head and loss against float64 and eager, in every dtype, and whatever autograd asks of it."""
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -261,6 +262,51 @@ def test_a_chunk_is_whole_waves_of_at_least_d_model_rows(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))
     found = {d_model: default_chunk_size(d_model, torch.device("cuda")) for d_model in (1, 768, 1600, 2560, 4096)}
     assert found == {1: 132 * 128, 768: 44 * 128, 1600: 18 * 128, 2560: 2 * 13 * 128, 4096: 4 * 8 * 128}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tokens", "rows"),
+    [
+        (torch.bfloat16, 144, [144]),
+        (torch.bfloat16, 145, [128, 17]),
+        (torch.float16, 144, [128, 16]),  # its gradient of the weight is float32 until the backward scales it
+        (torch.float32, 144, [128, 16]),
+    ],
+)
+def test_one_chunk_may_take_the_memory_of_the_sum_that_it_saves(dtype, tokens, rows, monkeypatch):
+    hidden, weight, targets = operands(tokens, 16, 20, dtype)
+    found, cross_entropy = [], module.cross_entropy_
+
+    def counted(logits, *rest):
+        found.append(len(logits))
+        cross_entropy(logits, *rest)
+
+    monkeypatch.setattr(module, "cross_entropy_", counted)
+    monkeypatch.setattr(module, "default_chunk_size", lambda *_: 128)
+    linear_cross_entropy(hidden, weight, targets, impl="pytorch")
+    assert found == rows
+    found.clear()
+    linear_cross_entropy(hidden, weight.detach(), targets, impl="pytorch")  # no sum, so nothing is saved
+    assert found == [128, tokens - 128]
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # raised by torch's tracing
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_a_compiled_graph_may_leave_the_number_of_tokens_open(dtype):
+    def loss_of(hidden, weight, targets):
+        kept = (targets != -100).nonzero().squeeze(1)
+        return linear_cross_entropy(hidden[kept], weight, targets[kept], impl="pytorch")
+
+    every = functools.partial(linear_cross_entropy, impl="pytorch")
+    for function, sizes in ((loss_of, (9,)), (every, (9, 100, 300))):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+        for tokens in sizes:
+            hidden, weight, targets = operands(tokens, 16, 20, dtype)
+            found = answer(compiled(hidden, weight, targets), hidden, weight)
+            expected = answer(function(hidden, weight, targets), hidden, weight)
+            rounding = 4 * torch.finfo(dtype).eps
+            assert max(errors(found, expected)) < rounding
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
