@@ -71,7 +71,7 @@ def test_every_run_of_the_training_step_is_in_its_table_once(tmp_path):
     perf_folder(tmp_path, {"train-step": [compared("small", 512)]}, f"{MACHINE}/512")
     documents = read(folder, MACHINE).documents()
     assert list(TrainStep(documents).cells) == [("small", 512), ("2.7B", 512), ("small", 1024)]
-    assert TrainStep(documents).peers("512/train-step") == ["peers:step"]
+    assert TrainStep(documents).peers() == ["peers:step"]
     with pytest.raises(NotOnFile, match="two rows"):
         _ = TrainStep(documents | {"again/train-step": documents["train-step"]}).cells
 

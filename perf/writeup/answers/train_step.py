@@ -24,9 +24,9 @@ class TrainStep(Answer):
         groups = itertools.groupby(ordered, key=lambda row: (row["size"], row["context"]))
         return OnFile({cell: list(rows) for cell, rows in groups})
 
-    def peers(self, run: str) -> list[str]:
-        """The others of a run."""
-        return sorted({row["against"] for row in self.documents[run]["rows"]})
+    def peers(self) -> list[str]:
+        """The others, of all cells."""
+        return sorted({row["against"] for mine in self.cells.values() for row in mine})
 
     def samples(self) -> list[tuple[int, int]]:
         """Processes and steps in each, of every arm of ours."""
