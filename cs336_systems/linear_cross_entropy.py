@@ -1,9 +1,9 @@
-"""A linear head and its cross-entropy, without all logits in memory at once (Hsu et al. 2024, Liger-Kernel).
+"""A linear head and its cross-entropy, with one chunk of logits in memory at once (Hsu et al. 2024, Liger-Kernel).
 
 Rows of `hidden` are processed by chunks, in one buffer of logits. The forward computes each chunk's losses and the
 gradient of its logits in their place, and from that the chunk's gradient of `hidden` and its addend to that of
 `weight`: three products, the number that eager takes in forward and backward. The backward only scales both gradients.
-Where a float32 sum over chunks would take as much memory as the logits that they save, there is one chunk and no sum.
+Where the float32 sum over chunks would take as much memory as the chunks save, there is one chunk and no sum.
 """
 
 import functools

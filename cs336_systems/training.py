@@ -201,7 +201,7 @@ def make_train_step(
     """Build the `TrainStep` of a variant. The first step compiles and captures, as far as the variant does either.
 
     `fused_loss` has the model map ids and targets to the loss, which `TransformerLM` does by `linear_cross_entropy`,
-    without holding all logits.
+    with the logits of one chunk of tokens at a time.
 
     Changes `model` in place: compiles its layers, and for bf16_weights rounds its linear weights to bfloat16.
 

@@ -82,7 +82,7 @@ class TransformerLM(nn.Module):
         carry_rope_layout(self)
 
     def forward(self, ids: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Compute logits or, with `targets` shaped like `ids`, their mean cross-entropy without holding them all.
+        """Compute logits or, with `targets` shaped like `ids`, their mean cross-entropy, chunk by chunk of tokens.
 
         Raises `ValueError` for ids of another shape or dtype, or a sequence longer than `context_length`.
         """

@@ -53,8 +53,8 @@ def command(
 
     34 layers of width 4096, a vocabulary of 151936, two sequences of 32768 tokens, bfloat16: zero_grad, forward, loss,
     backward and AdamW. Weights, gradients and moments are sharded over the ranks, groups of layers are checkpointed,
-    the loss never holds all logits. The predicted peak of a GPU and the least time are printed before anything runs. A
-    slice has fewer layers, its time and peak are extrapolated by the closed forms of slice and whole.
+    the loss holds one chunk of the logits. The predicted peak of a GPU and the least time are printed before anything
+    runs. A slice has fewer layers, its time and peak are extrapolated by the closed forms of slice and whole.
     """
     device = device_kind()
     params = params_of(device, layers, context, world_size, checkpoint_every)
