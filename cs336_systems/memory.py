@@ -1,5 +1,6 @@
 """Tensors whose memory is what they hold, as kernels and collectives need."""
 
+import torch
 from torch import Tensor
 
 
@@ -15,3 +16,13 @@ def materialized(tensor: Tensor) -> Tensor:
     """Return the tensor, or a copy if its memory has gaps or does not hold its values."""
     dense = tensor.contiguous()
     return dense if holds_its_values(dense) else dense.clone()
+
+
+def laid_out_like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Return a parameter's gradient, or a copy, in the memory layout of the parameter, as autograd does.
+
+    Torch's fused optimizers pair their elements by their places in memory.
+    """
+    if tensor.stride() == parameter.stride():
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype).copy_(tensor)

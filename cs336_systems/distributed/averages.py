@@ -24,7 +24,7 @@ from cs336_systems.distributed.collectives import (
 )
 from cs336_systems.distributed.peer_copies import PeerCopies
 from cs336_systems.distributed.shards import Shard
-from cs336_systems.memory import materialized
+from cs336_systems.memory import laid_out_like, materialized
 
 MAX_UNDER_WAY = 2
 """Matrices whose whole gradients may be under way at once. A compiled layer may have more, while no other has any."""
@@ -107,6 +107,8 @@ class Averages:
             if average.divisor > 1:
                 private.divide_each(gradients, average.divisor)
             self.traffic.averaged.add(sum(gradient.nbytes for gradient in gradients), len(average.works))
+        for value, gradient in zip(parameters.values(), every, strict=True):
+            value.grad = laid_out_like(gradient, value)
 
     def forget(self) -> None:
         """Drop averages that a failed backward left, some of which may never end."""

@@ -51,7 +51,7 @@ from cs336_systems.distributed.replicas import (
     verify_same_model,
 )
 from cs336_systems.distributed.shards import refuse_sharded
-from cs336_systems.memory import materialized
+from cs336_systems.memory import laid_out_like, materialized
 
 
 @dataclass
@@ -313,7 +313,7 @@ class DataParallel(Wrapper):
         if divisor > 1:
             private.divide_each(gradients, divisor)
         for index, gradient in zip(self.buckets[launched.number].indices, gradients, strict=True):
-            self._trained[index].grad = gradient
+            self._trained[index].grad = laid_out_like(gradient, self._trained[index])
         launched.is_complete = True
 
     def _gradient(self, index: int) -> Tensor:

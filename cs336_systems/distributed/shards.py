@@ -52,7 +52,7 @@ class Shard:
         """This rank's share of the memory's rows."""
 
         self._works: list[Any] = []
-        parameter.data = parameter.detach()[self.rows].clone()
+        parameter.data = parameter.detach()[self.rows].clone(memory_format=torch.contiguous_format)  # as its gradients
         parameter.grad = None
         setattr(parameter, _IS_SHARDED, True)
 

@@ -130,6 +130,32 @@ def test_conjugated_and_negated_gradients_and_zeros_without_memory_are_averaged(
     assert spawn(average_conjugates, 2, 2) == [[True] * 6] * 2
 
 
+def strided():
+    """Build a model with a transposed matrix and a channels-last convolution."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 2), nn.Flatten())
+    net[0].weight = nn.Parameter(torch.randn(6, 8).T)
+    return net.to(memory_format=torch.channels_last)
+
+
+def layouts_of_gradients(rank):
+    """Return for each wrapper whether the gradients of two steps are laid out as their parameters."""
+    found = []
+    for wrap in WRAPPERS:
+        net = wrap(strided())
+        optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=False)
+            step(net, torch.ones(2, 6) + rank)
+            found.append(all(value.grad.stride() == value.stride() for value in net.parameters()))
+            optimizer.step()
+    return found
+
+
+def test_gradients_lie_in_memory_as_their_parameters_which_fused_optimizers_rely_on():
+    assert spawn(layouts_of_gradients, 2) == [[True] * 2 * len(WRAPPERS)] * 2
+
+
 class Prompted(nn.Module):
     """A frozen layer fed by a parameter, and a block that also returns one."""
 
