@@ -102,13 +102,13 @@ class TransformerLM(nn.Module):
         return self.lm_head(self.ln_final(x), targets)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TransformerLM":
-        """Also compute the tables as they leave the meta device, by `to_empty`, and keep them in float32.
+        """Also compute the tables where `fn` has replaced them, in float32: `to_empty` leaves them without values.
 
         No state dict has them, and `rotate` runs in float32 whatever the model's dtype is.
         """
-        was_meta = self.cos.is_meta
+        before = self.cos
         super()._apply(fn, recurse)
-        if was_meta > self.cos.is_meta or self.cos.dtype != torch.float32:
+        if self.cos is not before:
             self.cos, self.sin = _tables_of(self, self.cos.device)
         return self
 

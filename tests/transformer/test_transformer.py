@@ -237,6 +237,13 @@ def test_a_model_from_the_meta_device_computes_what_its_state_dict_does(model, i
         torch.testing.assert_close(loaded(ids), model(ids), rtol=0, atol=0)
 
 
+def test_an_emptied_model_computes_what_its_state_dict_does(model, ids):
+    emptied = nn.Sequential(copy.deepcopy(model))
+    emptied._apply(lambda tensor: torch.full_like(tensor, 7))  # what `to_empty` finds in memory is left to chance
+    emptied[0].load_state_dict(model.state_dict())
+    torch.testing.assert_close(emptied(ids), model(ids), rtol=0, atol=0)
+
+
 def test_weights_start_within_three_sigma(model):
     weight = model.layers[0].ffn.w1.weight.detach()
     std = (2 / sum(weight.shape)) ** 0.5
