@@ -240,11 +240,11 @@ def _chunks(
 
 
 def _is_known(condition: bool) -> bool:
-    """Return `condition`; False in a compiled graph of a size that depends on data."""
+    """Return `condition`; False in a graph that leaves it open, for sizes of which a guard here could exclude some."""
     if torch.compiler.is_compiling():
-        from torch.fx.experimental.symbolic_shapes import guard_or_false  # imports sympy
+        from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
 
-        return guard_or_false(condition)
+        return statically_known_true(condition)
     return condition
 
 

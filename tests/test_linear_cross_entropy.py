@@ -309,6 +309,32 @@ def test_a_compiled_graph_may_leave_the_number_of_tokens_open(dtype):
             assert max(errors(found, expected)) < rounding
 
 
+class Head(nn.Module):
+    def __init__(self, weight):
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach())
+
+    def forward(self, hidden, targets):
+        return linear_cross_entropy(hidden, self.weight, targets, impl="pytorch")
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("how", ["exported", "compiled"])
+def test_a_graph_for_a_range_of_sizes_takes_them_all(how):
+    hidden, weight, targets = operands(100, 16, 20, torch.bfloat16)
+    head = Head(weight)
+    if how == "exported":
+        rows = {0: torch.export.Dim("rows", min=2, max=1000)}
+        graph = torch.export.export(head, (hidden.detach(), targets), dynamic_shapes=(rows, rows)).module()
+    else:
+        graph = torch.compile(head, fullgraph=True, backend="aot_eager")
+        for each in (hidden, targets):
+            torch._dynamo.mark_dynamic(each, 0, min=2, max=1000)
+        graph(hidden, targets)
+    hidden, _, targets = operands(300, 16, 20, torch.bfloat16)  # more than one chunk takes
+    torch.testing.assert_close(graph(hidden, targets), head(hidden, targets), rtol=0, atol=0)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_what_cannot_run_is_refused():
     hidden, weight, targets = operands(4, 16, 20)
