@@ -15,7 +15,7 @@ from cs336_systems.distributed.process_group import from_all_ranks, global_rank
 from cs336_systems.memory import materialized
 
 Specification = tuple[str, tuple[int, ...], str, bool, tuple[int, ...] | None]
-"""Name, shape, dtype, requires_grad and, where elements share memory, strides of a parameter or buffer."""
+"""Name, shape, dtype, requires_grad and, where they matter, strides of a parameter or buffer."""
 
 
 class Wrapper(nn.Module):
@@ -78,9 +78,15 @@ def verify_same_model(module: nn.Module, group: dist.ProcessGroup | None = None)
     verify_same_tensors([*module.named_parameters(), *module.named_buffers()], group)
 
 
-def verify_same_tensors(named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> None:
-    """Raise the same `RuntimeError`, naming rank and tensor, on every rank if these tensors differ but for values."""
-    ours = [(name, tuple(value.shape), _dtype(value), value.requires_grad, _overlap(value)) for name, value in named]
+def verify_same_tensors(
+    named: Iterable[tuple[str, Tensor]], group: dist.ProcessGroup | None = None, *, as_in_memory: bool = False
+) -> None:
+    """Raise the same `RuntimeError`, naming rank and tensor, on every rank if these tensors differ but for values.
+
+    With `as_in_memory` also if their elements lie in memory in another order.
+    """
+    strides = _order if as_in_memory else _overlap
+    ours = [(name, tuple(value.shape), _dtype(value), value.requires_grad, strides(value)) for name, value in named]
     every = from_all_ranks(ours, group)
     first = global_rank(group, 0)
     for number, other in enumerate(every):
@@ -145,6 +151,13 @@ def _overlap(tensor: Tensor) -> tuple[int, ...] | None:
     """Return the strides of a tensor with less memory than elements, which cannot hold all values of another one."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
     return tensor.stride() if 1 + last < tensor.numel() else None
+
+
+def _order(tensor: Tensor) -> tuple[int, ...] | None:
+    """Return the strides of a tensor that is not contiguous; no element has a neighbour in a dimension of size 1."""
+    if tensor.is_contiguous():
+        return None
+    return tuple(stride if size > 1 else 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _description(specification: Specification) -> str:

@@ -59,10 +59,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Raises:
         RuntimeError: at construction, if another rank refuses its arguments; the same on every rank, if they have other
-            parameter groups or arguments, or if any has a parameter that the optimizer or `add_param_group` refuses, or
-            its closure or its optimizer's step fails or, with `reduces_gradients`, it has a parameter without gradient
-            or frozen there alone, a sparse gradient or a backward between clipping and the step; `state_dict()` on a
-            rank that has not consolidated it since the last step.
+            parameter groups, strides or arguments, or if any has a parameter that the optimizer or `add_param_group`
+            refuses, or its closure or its optimizer's step fails or, with `reduces_gradients`, it has a parameter
+            without gradient or frozen there alone, a sparse gradient or a backward between clipping and the step;
+            `state_dict()` on a rank that has not consolidated it since the last step.
         ValueError: at construction, a parameter with gaps or overlaps in memory, an optimizer whose step needs a
             closure, or a process group without this rank.
         TypeError: a set of parameters, whose order differs between ranks.
@@ -372,7 +372,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for number, group in enumerate(self.param_groups)
             for parameter in group["params"]
         ]
-        verify_same_tensors(named, self._cpu_group)
+        verify_same_tensors(named, self._cpu_group, as_in_memory=True)  # they are broadcast as they lie there
         self._changing = {parameter: parameter.requires_grad for parameter in self._parameters()}
 
     def _owner(self, parameter: nn.Parameter) -> int:

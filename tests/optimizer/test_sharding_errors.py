@@ -117,6 +117,11 @@ REFUSED = {
         lambda rank, known: [torch.zeros(2, 6)[:, ::2] if rank else torch.zeros(2, 3)],
         "rank 1: ValueError: a parameter of shape [2, 3] with strides (6, 2) was given;",
     ),
+    "transposed on one rank": (
+        lambda rank, known: [torch.zeros(2, 3) if rank else torch.zeros(3, 2).T],
+        "rank 1 holds parameter 6 of group 1 [2, 3] of torch.float32, rank 0 parameter 6 of group 1 [2, 3] of "
+        "torch.float32 with strides (1, 2); allowed: the same model on every rank",
+    ),
     "known to one rank": (
         lambda rank, known: [known if rank else torch.zeros(4)],
         "rank 1: ValueError: some parameters appear in more than one parameter group",
