@@ -187,7 +187,12 @@ def _block_forward_bytes(
     before = 2 * stream + 3 * vectors
     in_rope = before + vectors + (3 if autocast else 2) * stream
     if attention == "reference":  # masked and unmasked scores with the mask; autocast: masked scores, float32, softmax
-        in_attention = 2 * vectors + (10 * rows * seq_len if autocast else 8 * rows * seq_len + seq_len**2)
+        in_softmax = 10 * rows * seq_len if autocast else 8 * rows * seq_len + seq_len**2
+        # The probabilities, under autocast also their cast; out, and a copy of v where its heads lie apart.
+        in_product = (6 if autocast else 4) * rows * seq_len + vectors
+        if config.num_heads > 1 and seq_len > 1:
+            in_product += vectors
+        in_attention = 2 * vectors + max(in_softmax, in_product)
     else:
         in_attention = 3 * vectors + 4 * rows
     first_half = max(in_rope, before + in_attention) - weights * (config.d_model + 3 * config.d_ff)

@@ -99,6 +99,18 @@ def test_a_forwards_peak_is_the_predicted(shape, impl, precision):
     assert expected - lasting == pytest.approx(added, rel=0.001, abs=4096)
 
 
+@pytest.mark.parametrize("num_heads", [1, 4])
+def test_the_peak_of_a_forward_of_short_sequences_and_narrow_layers_is_the_predicted(num_heads):
+    batch, seq_len = 8, 32
+    config = ModelConfig(d_model=128, d_ff=128, num_layers=2, num_heads=num_heads, vocab_size=128)
+    model = build(config, seq_len, "reference")
+    step = TrainStep(model, adamw(model), *batch_of(config, batch, seq_len))
+    with as_on_cuda(), torch.no_grad():
+        added = peak_bytes(step.forward)
+    lasting = sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers(), step.ids, step.targets))
+    assert peak_forward_bytes(config, batch, seq_len) - lasting == pytest.approx(added, rel=0.001, abs=4096)
+
+
 def test_the_shapes_above_have_their_peaks_in_different_phases():
     peaks = set()
     for shape, impl, precision, checkpointing in RUNS:
