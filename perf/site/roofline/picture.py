@@ -18,9 +18,6 @@ FAMILIES = {
 }
 """Families of marks in drawing order: ours last, on top."""
 
-STEPS = ("transformer", "dataparallel", "buckets", "shardedoptimizer", "fullysharded")
-"""Parts of the names of classes, those of `smoke` too, that take training steps."""
-
 
 def picture(rows: Sequence[RooflineRow], describe: Callable[[RooflineRow], tuple[str, str]]) -> dict[str, Any] | None:
     """Marks, roofs and ticks in a square of 100, y downwards; None where no row has an intensity.
@@ -90,5 +87,4 @@ def family(row: RooflineRow) -> str:
         return row.whose
     if row.result.benchmark in SECTIONS:
         return "attention"
-    name = row.result.benchmark.lower()
-    return "transformer" if any(step in name for step in STEPS) else "other"
+    return "transformer" if "size" in row.result.params else "other"  # the axis of a model's size

@@ -41,7 +41,7 @@ def test_marks_and_cases_open_their_history() -> None:
 
 def test_steps_on_several_ranks_are_training_steps_too() -> None:
     steps = ["data_parallel.DataParallel", "smoke.SmokeFullySharded", "sharded_optimizer.ShardedOptimizer"]
-    text = text_of(page_of(*(cell(benchmark=name) for name in steps)))
+    text = text_of(page_of(*(cell(benchmark=name, params={"size": "xl"}) for name in steps)))
     assert "training steps" in text and "other work" not in text
     assert "other work" in text_of(page_of(cell(benchmark="linear_cross_entropy.LinearCrossEntropy")))
 
