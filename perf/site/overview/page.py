@@ -7,17 +7,20 @@ from typing import Any
 from perf.gate.wording import change, headline, in_order, name
 from perf.harness.records import CaseResult
 from perf.printable import shortened
+from perf.selection import is_control
 from perf.site import pages
+from perf.site.attention.catalogue import SECTIONS
 from perf.site.changes import page as change_page
 from perf.site.changes.rows import Change
+from perf.site.distributed.rows import CLASSES
 from perf.site.failures import by_reason, class_and_implementation
 from perf.site.gates import Gate
 from perf.site.overview.rows import MeasuredClass
+from perf.site.step.rows import PHASES, VARIANTS
 from perf.site.table import Cell, Row, number, table, text
 
-OWN_PAGES = {"attention": "attention.html", "transformer": "step.html", "controls": "roofline.html"}
-OWN_PAGES |= dict.fromkeys(("collectives", "data_parallel", "fully_sharded", "sharded_optimizer"), "distributed.html")
-"""Page of each benchmark module."""
+OWN_PAGES = {"attention.html": SECTIONS, "step.html": (PHASES, *VARIANTS), "distributed.html": CLASSES}
+"""Classes of each page; that of a control is the roofline."""
 
 MOST_GATES = 10
 MOST_ROWS = 20
@@ -148,8 +151,10 @@ def _changed(one: MachineOverview, changes: Sequence[Change]) -> dict[str, Any]:
 
 def _measured(machine: MachineOverview, row: MeasuredClass) -> Row:
     newest = machine.changed.described(max(row.revisions))
+    of_control = "roofline.html" if is_control(row.benchmark) else ""
+    own = next((page for page, classes in OWN_PAGES.items() if row.benchmark in classes), of_control)
     return row.benchmark, {
-        "class": text(row.benchmark, href=OWN_PAGES.get(row.benchmark.partition(".")[0], "")),
+        "class": text(row.benchmark, href=own),
         "description": Cell(machine.about.get(row.benchmark, ""), classes="what"),
         "cases": number(row.cells, str, beside="" if row.cells == row.grid else f"of {row.grid}"),
         "commits": number(len(row.revisions), str),

@@ -77,12 +77,15 @@ def test_a_class_leads_to_its_page_and_its_history() -> None:
     classes = [
         MeasuredClass("transformer.Transformer", "track_time", 318, 320, {1, 2}, {"size": "xl"}, [2] * 318),
         measured(*[3] * 6, name="controls.Controls"),
+        measured(3, name="smoke.SmokeDataParallel"),
     ]
     page = page_of(measured=classes, about={"transformer.Transformer": "Each phase"})
     assert '<a href="step.html">transformer.Transformer</a>' in page
+    assert '<a href="roofline.html">controls.Controls</a>' in page
+    assert '<a href="distributed.html">smoke.SmokeDataParallel</a>' in page
     assert 'href="history.html#transformer.Transformer.track_time?machine=h200&amp;p-size=%27xl%27"' in page
     assert "Each phase 318 of 320 2 00000002 2026-01-03 history" in text_of(page)
-    assert "NVIDIA H200: 324 measured cases, 12 commits." in text_of(page), "as many as on the page of changes"
+    assert "NVIDIA H200: 325 measured cases, 12 commits." in text_of(page), "as many as on the page of changes"
 
 
 def keep(folder: Path, name: str, text: str) -> None:
