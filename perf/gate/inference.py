@@ -17,13 +17,13 @@ from the report's other rows of the same clock:
 A row is looked at several times and is measured on only while it is undecided. SAME may be reported at each of the K
 looks, so its interval has the level 1 - 0.05 / K (Bonferroni over looks; Armitage, McPherson and Rowe 1969, Repeated
 significance tests, show the error without it). SLOWER and FASTER are reported at the last look alone: stopping earlier
-can only remove them, so the p-value of that look needs no correction. At that look, twelve processes have to agree. A
+can only remove them, so the p-value of that look needs no correction. At that look, all processes have to agree. A
 process effect of 3 % with random sign (an allocation, a compiled module) looks like a change of the code in one of four
 sets of three processes, and in one of 2048 sets of twelve.
 
-Over all rows of a report, the false discovery rate is 0.5 % among the SLOWER and separately among the FASTER (Benjamini
-and Hochberg 1995): in a single family, rows that are faster would relax the threshold for rows that are not slower. If
-nothing differs, the probability of any false word in the whole report is 1 %.
+Over all rows of a report, the false discovery rate is `FALSE_DISCOVERIES` among the SLOWER and separately among the
+FASTER (Benjamini and Hochberg 1995): in a single family, rows that are faster would relax the threshold for rows that
+are not slower. If nothing differs, the probability of any false word in the whole report is twice that.
 """
 
 from dataclasses import dataclass, fields

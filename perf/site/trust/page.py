@@ -6,9 +6,12 @@ from typing import Any
 
 from perf import units
 from perf.gate import rate
+from perf.gate.aa_runs import MIN_BASE_S, MIN_MARGIN
 from perf.gate.acceptance import Acceptance
+from perf.gate.inference import FALSE_DISCOVERIES
 from perf.gate.rate import Rate
 from perf.gate.report import SelfTest
+from perf.gate.rows import DRAWN_SHARE
 from perf.gate.verdicts import LOOKS
 from perf.gate.wording import name
 from perf.selection import Negligible, params_of
@@ -23,11 +26,11 @@ from perf.site.wording import sentence
 
 COMMAND = "python -m perf self-test"
 WORDS = (
-    ("SLOWER, FASTER", "The time changed by more than is negligible, over twelve processes. The false-discovery "
-     "rate of each verdict is at most 0.5 % over the whole report."),
+    ("SLOWER, FASTER", f"The time changed by more than is negligible, over {LOOKS[-1]} processes. The false-discovery "
+     f"rate of each verdict is at most {FALSE_DISCOVERIES * 100:g} % over the whole report."),
     ("LARGER, SMALLER", "The peak memory differs in every process that measured it. It is compared to the byte."),
-    ("SAME", "The 95 % interval of the change is within the negligible range. One such row in twenty, drawn "
-     "at random, is measured in all processes nonetheless."),
+    ("SAME", "The 95 % interval of the change is within the negligible range. Of such rows "
+     f"{DRAWN_SHARE * 100:g} %, drawn at random, are measured in all processes nonetheless."),
     ("AMBIGUOUS", "Neither of the above. A slow-down as large as the minimum detectable one would have been SLOWER."),
     ("BROKEN, FIXED", "One commit has a number, the other a failure."),
     ("NEW, GONE", "Only one of the commits has the row."),
@@ -35,10 +38,10 @@ WORDS = (
 )  # fmt: skip
 TERMS = (
     ("Negligible", "The largest change that a benchmark class ignores: a share of the time or a number of seconds, "
-     "whichever is larger. Kernels of 50 µs and more have a limit per row: twice the upper end of the 95 % interval of "
-     "the row's changes on identical code on this machine, and at least 0.3 %."),
-    ("Minimum detectable", "The slow-down that twelve processes call SLOWER with a probability of 95 %, given the "
-     "scatter of the row's visits."),
+     f"whichever is larger. Kernels of {MIN_BASE_S * 1e6:g} µs and more have a limit per row: twice the upper end of "
+     f"the 95 % interval of the row's changes on identical code on this machine, and at least {MIN_MARGIN * 100:g} %."),
+    ("Minimum detectable", f"The slow-down that {LOOKS[-1]} processes call SLOWER with a probability of 95 %, given "
+     "the scatter of the row's visits."),
     ("At most, at least", "The end of a one-sided 95 % interval (Clopper and Pearson 1934), as if rows were "
      "independent."),
     ("A case, a row", "One cell of a benchmark's grid, and what a report says of its time or of its peak memory."),
