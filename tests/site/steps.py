@@ -59,7 +59,8 @@ def write_records(directory: Path, cases: Iterable[dict[str, Any]], commit: str 
             drifted = case["ms"] + case.get("drift_ms", 0.0) * (visit - 2)
             line |= {"samples_ns": [round(drifted * 1e6)] * 5, "peak_bytes": case["bytes"]}
             line |= {"facts": case["facts"]} if "facts" in case else {}
-            line["floor"] = {"flops": 8e12, "matmul_dtype": "bfloat16", "bytes_read": 0, "bytes_written": 0}
+            dtype = "float32" if case["params"].get("precision") == "fp32" else "bfloat16"
+            line["floor"] = {"flops": 8e12, "matmul_dtype": dtype, "bytes_read": 0, "bytes_written": 0}
         journal.write(line)
     journal.close()
 

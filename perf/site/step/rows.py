@@ -8,21 +8,18 @@ from perf.harness.records import CaseResult
 from perf.site.estimate import Estimate, estimate, shortest
 from perf.site.newest import NewestCell
 from perf.workloads import measured
+from perf.workloads.transformer import MODES
 from perf.workloads.transformer_oracle import BATCH, SIZES
 from perf.workloads.workload import Unavailable
 
 PHASES = "transformer.Transformer"
 VARIANTS = ("transformer.TransformerVariants", "transformer.TransformerCompiled")
-HALF = ("bf16", "bf16_weights")
-"""Precisions whose ceiling is the bfloat16 matmul's."""
-
-MODES = ("forward", "backward", "optimizer", "step")
 
 
 def utilization(result: CaseResult, flops_per_s: float) -> float | None:
     """Model FLOPs utilization against the fastest matmul on the device. Half precision only."""
-    ceiling = result.session.ceilings.get("matmul_flops_per_s", {}).get("bfloat16")
-    return flops_per_s / ceiling if ceiling and result.params["precision"] in HALF else None
+    ceiling = result.session.ceilings.get("matmul_flops_per_s", {}).get(result.matmul_dtype)
+    return flops_per_s / ceiling if ceiling and result.matmul_dtype != "float32" else None
 
 
 @dataclass(frozen=True)
