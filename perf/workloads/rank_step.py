@@ -5,6 +5,9 @@ from typing import Any
 
 from perf.workloads.workload import WrongResult
 
+POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
+"""Facts of `peaks_of`."""
+
 Finish = Callable[[], object]
 """Ends the communication of a backward."""
 
@@ -77,11 +80,7 @@ def peaks_of(
     gradients()
     before_step = peak_bytes(device)
     optimizer_step()
-    return {
-        "after_init_bytes": after_init,
-        "before_step_bytes": before_step,
-        "after_step_bytes": peak_bytes(device),
-    }
+    return dict(zip(POINTS, (after_init, before_step, peak_bytes(device)), strict=True))
 
 
 def peak_bytes(device: str) -> int:

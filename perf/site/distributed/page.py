@@ -14,7 +14,6 @@ from perf.site.distributed.rows import (
     CLASSES,
     FULLY_SHARDED,
     OURS_SWEPT,
-    POINTS,
     SHARDING,
     STRATEGIES,
     SWEEPS,
@@ -35,6 +34,7 @@ from perf.site.failures import by_reason
 from perf.site.newest import NewestCell, Site, commands
 from perf.site.table import Cell, Row, duration, number, parameter, table, text
 from perf.site.wording import varying
+from perf.workloads.rank_step import POINTS
 
 _OF_A_CEILING = ("Ceilings", "Of ceiling")
 """Facts that say nothing here: no figure of the page is held against a ceiling."""

@@ -9,6 +9,7 @@ from perf.site.estimate import Estimate, estimate, shortest
 from perf.site.newest import NewestCell
 from perf.workloads import closed_forms
 from perf.workloads.fully_sharded import PREFETCH, TORCHS
+from perf.workloads.rank_step import POINTS
 from perf.workloads.workload import Unavailable
 
 STRATEGIES = ("data_parallel.DataParallel", "smoke.SmokeDataParallel")
@@ -24,7 +25,6 @@ BASELINE = "torch"
 OURS_SWEPT = "bucketed"
 """Strategy that the course's model is fitted to. torch does not report its number of buckets."""
 
-POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
 FLOAT32_STATES = ("fp32", "tf32", "bf16")
 """Precisions that hold weights, gradients and moments in float32, as the closed forms do."""
 

@@ -17,9 +17,8 @@ from perf.studies.rows import Row
 from perf.studies.speedups import factor
 from perf.units import GIB
 from perf.workloads.closed_forms import peak_state_bytes
+from perf.workloads.rank_step import POINTS
 from perf.workloads.sharded_optimizer import SHARDINGS
-
-POINTS = ("after_init_bytes", "before_step_bytes", "after_step_bytes")
 
 
 @click.command()
