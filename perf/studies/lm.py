@@ -14,13 +14,13 @@ from perf.studies.rows import Row, refusal
 from perf.units import gib
 from perf.workloads import imported, measured
 from perf.workloads.transformer_state import CHECKPOINT_AXES
-from perf.workloads.transformer_training import OURS, Training
+from perf.workloads.transformer_training import MATMUL_DTYPES, OURS, Training
 
 SIZES_2025 = ("small", "medium", "large", "xl", "2.7B")
 """Of the handout of spring 2025, and what is measured by default."""
 
 SIZES = ("tiny", *SIZES_2025, "10B")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "bf16_weights")
+PRECISIONS = tuple(MATMUL_DTYPES)
 WITH_PHASES = ("eager", "compiled_blocks", "compiled")
 VARIANTS = (*WITH_PHASES, "cuda_graph", "compiled_cuda_graph")  # a CUDA graph holds a whole step
 ATTENTIONS = ("reference", "pytorch", "triton", "sdpa")

@@ -43,10 +43,11 @@ def best_bucket_bytes(num_bytes: float, fit: tuple[float, float]) -> float:
 
 def parameters(size: str) -> int:
     """Return the number of parameters of a model size. Raises `KeyError` for an unknown size."""
-    return measured("accounting.compute", "parameters")(_config(size))
+    return measured("accounting.compute", "parameters")(config_of(size))
 
 
-def _config(size: str) -> Any:
+def config_of(size: str) -> Any:
+    """Return the `ModelConfig` of a size."""
     return measured("configs", "MODEL_CONFIGS")[size]
 
 
@@ -62,17 +63,17 @@ def peak_state_bytes(size: str, world_size: int, sharding: str) -> float:
 def gathered_bytes(size: str, world_size: int, compute_dtype: str, prefetch: int) -> int:
     """Return the bytes of weights that `FullyShardedDataParallel` gathers in a step."""
     return measured("accounting.fully_sharded", "gathered_bytes")(
-        _config(size), world_size, COMPUTE_BYTES[compute_dtype], prefetch
+        config_of(size), world_size, COMPUTE_BYTES[compute_dtype], prefetch
     )
 
 
 def scattered_bytes(size: str, world_size: int, compute_dtype: str) -> int:
     """Return the bytes of gradients that it averages at their owners in a step."""
     return measured("accounting.fully_sharded", "scattered_bytes")(
-        _config(size), world_size, COMPUTE_BYTES[compute_dtype]
+        config_of(size), world_size, COMPUTE_BYTES[compute_dtype]
     )
 
 
 def fully_sharded_bytes(size: str, world_size: int) -> int:
     """Return a rank's bytes of parameters, gradients and moments, without what is whole for a moment."""
-    return measured("accounting.fully_sharded", "lasting_bytes")(_config(size), world_size) * 4 // 3
+    return measured("accounting.fully_sharded", "lasting_bytes")(config_of(size), world_size) * 4 // 3

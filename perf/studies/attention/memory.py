@@ -11,6 +11,7 @@ import click
 from perf.harness.status import describe
 from perf.options import Count
 from perf.studies import figures
+from perf.studies.accounting.memory import CARDS_GB, LENGTHS
 from perf.studies.device import device_kind
 from perf.studies.document import heading, kept, out_option, tiny_option
 from perf.studies.progress import progress
@@ -19,8 +20,6 @@ from perf.studies.workspaces import workspaces
 from perf.tables import prose, text_table
 from perf.units import GIB, memory, mib
 
-CARDS_GB = (24, 80, 141)
-SEQ_LENS = (256, 1024, 4096, 8192, 16384)
 DIMS = (16, 32, 64, 128)
 FARTHEST = 2**20
 
@@ -47,7 +46,7 @@ def command(
     """
     os.environ.setdefault(*ALLOCATOR)  # before torch is imported
     first = 1 if size else None
-    cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or SEQ_LENS[:first])))
+    cells = list(itertools.product(dims or DIMS[:first], sorted(seq_lens or LENGTHS[:first])))
     held = workspaces() if device_kind() == "cuda" else None
     facts: dict[str, Any] = {"workspaces": held, "allocator": os.environ[ALLOCATOR[0]]}
     measured, path = _rows(batch, cells, beyond and not size), out / "attention-memory.json"

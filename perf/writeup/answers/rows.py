@@ -6,6 +6,7 @@ from typing import Any
 from perf.studies.on_file import NotOnFile, OnFile
 from perf.studies.rows import Row
 from perf.workloads import measured
+from perf.workloads.closed_forms import config_of
 
 Documents = dict[str, dict[str, Any]]
 
@@ -38,11 +39,6 @@ AXES = {
 def settings(documents: Documents, study: str) -> dict[Any, Row]:
     """Measured rows of a study by their setting; see `by`."""
     return by(documents[study]["rows"], *AXES[study])
-
-
-def config_of(size: str) -> Any:
-    """The `ModelConfig` of a size."""
-    return measured("configs", "MODEL_CONFIGS")[size]
 
 
 def accounted(form: str, size: str, *arguments: Any, **options: Any) -> Any:
