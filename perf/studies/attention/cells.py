@@ -18,9 +18,6 @@ EAGER = {"reference": 4, "reference_compiled": 2, "sdpa_math": 2}
 """Score matrices alive at once in a backward, at least: the probabilities, their gradient; eager also that of the
 scores and the scaled one. A forward takes half as many."""
 
-FLOAT32_SCORES = ("sdpa_math",)
-"""Eager implementations that compute half precision in float32."""
-
 SCORES_BYTES = 4 * 2**30  # with so many eager takes 36 ms forward and backward on an H200, cuDNN 4
 
 
@@ -120,7 +117,7 @@ def scores_bytes(cell: Cell, impl: str) -> int:
     """Return the bytes of the scores of all heads in one matrix of `impl`; 0 if it never stores them."""
     if impl not in EAGER:
         return 0
-    dtype = "float32" if impl in FLOAT32_SCORES else cell.dtype
+    dtype = "float32" if impl == "sdpa_math" else cell.dtype  # which computes half precision in float32
     return cell.batch * cell.num_heads * cell.seq_len**2 * BYTES[dtype]
 
 
