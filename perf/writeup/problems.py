@@ -52,11 +52,7 @@ class Need:
         else:
             rows = [row for study in source.named(self.document or self.study) for row in study.rows]
         measured = [row for row in rows if row.get("status", "ok") in ANSWERED]
-        return [
-            axes
-            for axes in self.asked
-            if not any(all(row.get(name) == value for name, value in axes.items()) for row in measured)
-        ]
+        return [axes for axes in self.asked if not any(axes.items() <= row.items() for row in measured)]
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class Source:
     """Files that could not be read, a line each."""
 
     _others: dict[str, "Source"] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _newest: "dict[tuple[str, str], pandas.DataFrame]" = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """The machine's own documents, by their paths in its folder without .json: the rows of the answers."""
@@ -73,7 +76,15 @@ class Source:
         return [one for one in self.studies if one.name == name]
 
     def newest_cells(self, benchmark: str, quantity: str = "time") -> "pandas.DataFrame":
-        """The rows of the commit and environment with the most cells of a benchmark; of several such the newest."""
+        """The rows of the commit and environment with the most cells of a benchmark; of several such the newest.
+
+        All callers share the frame.
+        """
+        if (benchmark, quantity) not in self._newest:
+            self._newest[benchmark, quantity] = self._selected(benchmark, quantity)
+        return self._newest[benchmark, quantity]
+
+    def _selected(self, benchmark: str, quantity: str) -> "pandas.DataFrame":
         frame = self.frame
         if frame.empty:
             return frame
