@@ -2,14 +2,29 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas
 import pytest
 
+from perf.studies.on_file import loaded
 from perf.writeup import document, source
 from tests.once import Once
 
 PERF = Path(__file__).parents[2] / "perf"
+READ: dict[tuple[str, bytes], Any] = {}
+"""Documents by their names and contents: 7 MB, of which most tests have a copy or two."""
+
+
+@pytest.fixture(autouse=True)
+def _each_content_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: Path) -> Any:
+        key = path.name, path.read_bytes()
+        if key not in READ:
+            READ[key] = loaded(path)
+        return READ[key]
+
+    monkeypatch.setattr(source, "loaded", load)
 
 
 @pytest.fixture(scope="module")
