@@ -6,7 +6,6 @@ import click
 
 from perf.files import refuse_unwritable
 from perf.gate import checkouts
-from perf.gate.mutation_score import score
 from perf.gate.mutations import mutations
 from perf.gate.report import place
 from perf.harness.lock import measuring
@@ -45,6 +44,8 @@ def command(commit: str | None, pattern: str, part: tuple[int, int] | None, budg
             click.echo(f"{mutation.kind}: {mutation.name} ({mutation.wanted}: {mutation.row})")
         return
     refuse_unwritable(place("mutations"))
+    from perf.gate.mutation_score import score  # loads scipy for a second, which --help need not wait for
+
     with measuring(command_line()):
         if not score(arm, chosen, budget_s=60 * budget):
             raise NotJudged("no row could be judged, and nothing is kept; the reasons are above")

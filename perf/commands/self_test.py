@@ -9,7 +9,6 @@ from perf.commands import judging
 from perf.files import refuse_unwritable
 from perf.gate import checkouts
 from perf.gate.report import place
-from perf.gate.self_test import planting, prove
 from perf.harness.lock import measuring
 from perf.harness.preflight import full_disks, objection
 from perf.options import Finite, command_line
@@ -43,6 +42,8 @@ def command(
     """
     if reason := objection(full_disks(Path(tempfile.gettempdir()))):
         raise click.ClickException(reason)
+    from perf.gate.self_test import planting, prove  # loads scipy for a second, which --help need not wait for
+
     with measuring(command_line()):
         refuse_unwritable(place("self-test"))
         cases = planting([percent / 100 for percent in plant])

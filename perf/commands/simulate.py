@@ -2,7 +2,6 @@
 
 import click
 
-from perf.gate import simulated_rates
 from perf.harness.progress import TerminalBar
 from perf.tables import text_table
 
@@ -14,6 +13,8 @@ def command() -> None:
     The tables state how often identical code got a false verdict and how often a slow-down was detected, beside asv's
     rule and a plain t-test.
     """
+    from perf.gate import simulated_rates  # loads scipy for a second, which --help need not wait for
+
     click.echo("Thousands of reports drawn from recorded noise: about five minutes", err=True)
     noises = simulated_rates.recorded()
     with TerminalBar(simulated_rates.lines(noises), "line", "simulating") as bar:
