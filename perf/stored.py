@@ -13,6 +13,10 @@ from typing import Any
 MAX_VALUE = 1e15
 """Upper bound of any measured seconds or bytes; asv's step detection never ends on a value of 1e308."""
 
+COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99_a", "stats_ci_99_b", "stats_q_25"]
+COLUMNS += ["stats_q_75", "stats_number", "stats_repeat", "samples", "profile"]
+"""asv's columns of a row, in its order."""
+
 PROFILE_COLUMN = 12
 """Place of `asv run --profile`'s text among asv's columns: one for the whole row, and the last."""
 
@@ -22,6 +26,8 @@ _PROFILE = re.compile("[A-Za-z0-9+/=]*")
 _UNIT = re.compile(r"[\w/ %]{0,20}", re.ASCII)
 _FIELDS = {"commit_hash": str, "env_name": str, "date": int, "params": dict, "python": str, "requirements": dict}
 _FIELDS |= {"result_columns": list, "results": dict, "version": int}
+_OPTIONAL = ("env_vars", "durations")
+"""Objects that asv takes for empty where they are missing."""
 _MAX_DATE = 4e12  # milliseconds since 1970: the year 2096
 
 
@@ -66,8 +72,13 @@ def problem_of_results(document: Any) -> str:
             return f"{name} is {document.get(name)!r:.60}; allowed: {kind.__name__}"
     if not _COMMIT.fullmatch(document["commit_hash"]) or not 0 <= document["date"] <= _MAX_DATE:
         return f"commit_hash {document['commit_hash']!r:.60} of date {document['date']!r:.30} is not a commit's"
+    for name in _OPTIONAL:
+        if not isinstance(document.get(name, {}), dict):
+            return f"{name} is {document[name]!r:.60}; allowed: dict"
     if not _is_text(document["params"]):
         return "params are not text"
+    if (columns := document["result_columns"]) != COLUMNS[: max(2, len(columns))]:
+        return f"result_columns are {columns!r:.60}; allowed: those of asv, in its order"
     for method, row in document["results"].items():
         if problem := _problem_of_row(method, row):
             return f"{method[:100]}: {problem}"

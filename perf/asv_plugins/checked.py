@@ -91,6 +91,8 @@ def _checking_json(load: Any) -> Any:
             document = load(path, *arguments, **options)
         except (UnicodeDecodeError, RecursionError) as error:
             raise UserError(f"Error parsing JSON in file '{path}': {error}") from None
+        except TypeError:  # asv compares the version with its own
+            raise UserError(f"{path} is not of asv's form: its version is no number") from None
         if Path(path).name == "machine.json" and not isinstance(document, dict):
             raise UserError(f"{path} is not a JSON object")
         return document

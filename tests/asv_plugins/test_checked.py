@@ -1,9 +1,13 @@
 """What asv reads is checked, and what is wrong with it is said in a line."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from asv.results import Results
+from asv.util import UserError
 
 from perf.asv_plugins import checked
 
@@ -46,3 +50,13 @@ def test_a_command_that_finds_such_a_class_fails(finds: list[str], own: int, sta
             return own
 
     assert checked._failing(Command.run, 1, reasons).__func__(Command) == status
+
+
+@pytest.mark.parametrize("version", [None, "2", [2], {}])
+def test_a_version_that_is_no_number_is_one_line(version: Any, tmp_path: Path) -> None:
+    checked.install()
+    path = tmp_path / "m" / "aaaaaaaa-linked.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"version": version}))
+    with pytest.raises(UserError, match=rf"^{path} .*version is no number$"):
+        Results.load(str(path))

@@ -64,7 +64,7 @@ def results(project, commit, rows):
     folder = project.folder / "perf" / "results" / "m"
     folder.mkdir(parents=True, exist_ok=True)
     document = {"commit_hash": commit, "env_name": "linked-py3.11", "date": 0, "version": 2, "python": "3.11"}
-    document |= {"params": {}, "requirements": {}, "result_columns": []}
+    document |= {"params": {}, "requirements": {}, "result_columns": ["result", "params", "version"]}
     document |= {"results": {name: [[1.0], [], version] for name, version in rows.items()}}
     (folder / f"{commit[:8]}-linked-py3.11.json").write_text(json.dumps(document))
 
