@@ -114,13 +114,14 @@ def read(
 
 
 def _sound(lines: list[dict[str, Any]]) -> Recorded:
-    sessions = {line.get("id") for line in lines if line["kind"] == "session" and not fault(line)}
-    faults, cases = list[str](), set[str]()
+    sessions, faults, cases = set[str](), list[str](), set[str]()
     for line in lines:
         if why := _fault(line, sessions):
             named = f" of {line.get('benchmark')!s:.60}" if line["kind"] == "visit" else ""
             faults.append(f"{line['kind']}{named}: {why}")
             cases.add(_case(line))
+        elif line["kind"] == "session":
+            sessions.add(line["id"])
     if not faults:
         return Recorded(lines)
     kept = [line for line in lines if _case(line) not in cases]
@@ -133,12 +134,19 @@ def _fault(line: dict[str, Any], sessions: Container[str | None]) -> str:
     if why := fault(line):
         return why
     if line["kind"] != "session" and line["session"] not in sessions:
-        return "its session is unknown"
-    is_counted = line["kind"] == "visit" and line["status"] == "ok" and line["visit"] >= KEPT_FROM_VISIT
-    return "samples_ns has no sample" if is_counted and not (line.get("samples_ns") and counted_samples(line)) else ""
+        return "its session is unknown, or stands below it"
+    if line["kind"] != "visit" or line["status"] != "ok" or line["visit"] < KEPT_FROM_VISIT:
+        return ""
+    counted = counted_samples(line) if line.get("samples_ns") else ()
+    if counted and min(counted) <= 0 and "exposed" not in line["params"].values():  # a difference may be negative
+        return f"samples_ns has {min(line['samples_ns'])!r:.40}; allowed: above 0"
+    return "" if counted else "samples_ns has no sample"
 
 
 def _case(line: dict[str, Any]) -> str:
+    """Name the case of a visit, or of another line what else is left out with it; of a session that line alone."""
+    if line["kind"] == "session":  # a sound line of the same id still tells of its visits
+        return repr(line)
     return repr([line.get(name) for name in ("kind", "id", "session", "benchmark", "params")])
 
 

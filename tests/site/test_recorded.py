@@ -67,6 +67,19 @@ def test_a_counted_visit_without_samples_leaves_out_its_case(tmp_path: Path) -> 
     assert "samples_ns" in left_out.unreadable(tmp_path, H200)[0][1]
 
 
+@pytest.mark.parametrize("least", [0, -1.0, 1e-320])
+def test_a_counted_time_of_nothing_leaves_out_its_case(least: float, tmp_path: Path) -> None:
+    spoil(tmp_path, "visit", lambda line: line["samples_ns"].append(least), number=8)
+    assert len(newest.read_commit(tmp_path, H200, COMMIT)) == 7
+    assert f"samples_ns has {least}" in left_out.unreadable(tmp_path, H200)[0][1]
+
+
+def test_a_difference_of_two_times_may_be_negative(tmp_path: Path) -> None:
+    line = {"params": {"mode": "exposed"}, "samples_ns": [-1, 0]}
+    spoil(tmp_path, "visit", lambda visit: visit.update(line), number=8)
+    assert left_out.unreadable(tmp_path, H200) == []
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -82,6 +95,23 @@ def test_a_session_of_a_newer_form_is_left_out_and_named(change: Change, tmp_pat
     assert compare_rows.read(tmp_path, H200, COMMIT, [], (), ()) is None
     ((name, why),) = left_out.unreadable(tmp_path, H200)
     assert name.startswith("aaaaaaaa") and "session" in why
+
+
+def test_a_session_that_stands_there_twice_is_read_from_its_sound_line(tmp_path: Path) -> None:
+    spoil(tmp_path, "session", lambda line: None, number=0)
+    path = tmp_path / H200 / f"{COMMIT}.jsonl.part"
+    first = json.loads(path.read_text().partition("\n")[0]) | {"device": None}
+    path.write_text(json.dumps(first, separators=(",", ":")) + "\n" + path.read_text())
+    assert len(newest.read_commit(tmp_path, H200, COMMIT)) == 8
+    assert "session: device is None" in left_out.unreadable(tmp_path, H200)[0][1]
+
+
+def test_what_stands_above_its_session_is_left_out(tmp_path: Path) -> None:
+    spoil(tmp_path, "session", lambda line: None, number=0)
+    path = tmp_path / H200 / f"{COMMIT}.jsonl.part"
+    path.write_text("".join(sorted(path.read_text().splitlines(keepends=True), reverse=True)))  # visits come first
+    assert newest.read_commit(tmp_path, H200, COMMIT) == []
+    assert "its session" in left_out.unreadable(tmp_path, H200)[0][1]
 
 
 def test_a_process_of_another_form_leaves_out_its_ceilings_alone(tmp_path: Path) -> None:
