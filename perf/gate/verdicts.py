@@ -132,8 +132,12 @@ class Judgement:
 
     @property
     def undecided(self) -> set[Quantity]:
-        """Quantities that rows have and of which none was judged."""
-        return {verdict.quantity for verdict in self.verdicts} - {verdict.quantity for verdict in self.believed}
+        """Quantities that rows of both commits have and of which none was judged."""
+        of_both, judged = (
+            {verdict.quantity for verdict in verdicts if verdict.word not in ("NEW", "GONE")}
+            for verdicts in (self.verdicts, self.believed)
+        )
+        return of_both - judged
 
 
 @dataclass(frozen=True)

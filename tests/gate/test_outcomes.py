@@ -59,6 +59,14 @@ def test_where_every_row_is_gone_nothing_was_judged():
     assert judge([gone, *rows()]).exit_status == 0
 
 
+@pytest.mark.parametrize("lacking", ["base", "head"])
+def test_a_row_of_one_commit_alone_makes_times_of_which_none_was_judged_no_green(lacking):
+    alone = evidence("alone", **{lacking: Outcome("unavailable", "no such impl")}, processes=0)
+    noisy = [evidence(f"noisy {number}", sd=0.2) for number in range(20)]
+    assert judge([alone, *noisy]).exit_status == 2
+    assert judge([alone, *noisy, *rows()]).exit_status == 0
+
+
 def test_an_untimed_row_breaks_in_its_memory():
     (got,) = judge([evidence("row", timed=False, processes=0, head=Outcome("out_of_memory"))]).verdicts
     assert (got.quantity, got.word) == ("peak_memory", "BROKEN")

@@ -8,6 +8,7 @@ from perf.gate.wording import cells, change, headline, in_order, to_do
 from tests.gate.reports import KEY, memory, report, verdict
 
 SAME = verdict("SAME", change=0.0001, low=-0.001, high=0.001)
+GONE, NEW = verdict("GONE", base=None, head=None), verdict("NEW", base=None, head=None)
 SUSPECT = verdict("AMBIGUOUS", negligible=0.01)  # 2.9 % at least
 NO_GPU = "needs a CUDA GPU"
 
@@ -22,6 +23,9 @@ NO_GPU = "needs a CUDA GPU"
         (report(verdict("SLOWER", accepted="why"), SAME), 0, ("Nothing is worse", "1 worse and accepted")),
         (report(verdict("AMBIGUOUS"), SAME), 0, ("1 ambiguous", "1 same")),
         (report(verdict("AMBIGUOUS")), 2, ("Nothing could be judged: 1 row is ambiguous",)),
+        (report(verdict("AMBIGUOUS"), GONE), 2, ("Nothing could be judged: 1 row is ambiguous",)),
+        (report(memory("SAME", 1, 1), verdict("AMBIGUOUS"), NEW), 2, ("No time could be judged: 1 row is ambiguous",)),
+        (report(GONE, NEW), 0, ("Nothing is worse, 1 new, 1 gone",)),
         (report(SUSPECT, SAME), 0, ("Nothing is worse",)),
         (report(SUSPECT, SAME, cut_short=1), 2, ("1 row looks slower, and the budget ended",)),
         (report(verdict("AMBIGUOUS", negligible=0.03), SAME, cut_short=1), 0, ("1 cut short",)),
