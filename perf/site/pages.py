@@ -136,7 +136,7 @@ def _environment() -> Any:
     return environment
 
 
-def ident(text: str) -> str:
-    """Convert `text` to the id of an element; a checksum tells apart texts that differ in other characters alone."""
-    plain = re.sub(r"[^a-z0-9]+", "-", text.lower())
-    return plain if re.fullmatch(r"[A-Za-z0-9 .-]*", text) else f"{plain}-{zlib.crc32(text.encode()):08x}"
+def ident(machine: str, part: str = "") -> str:
+    """Return the id of a machine's element, or of a part of it; a checksum tells apart names of the same words."""
+    plain, *rest = (re.sub(r"[^a-z0-9]+", "-", text.lower()) for text in (machine, part) if text)
+    return "-".join([plain, *([] if plain == machine else [f"{zlib.crc32(machine.encode()):08x}"]), *rest])

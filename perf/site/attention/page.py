@@ -56,7 +56,7 @@ def _section(one: Measured, facts: list[tuple[str, str]]) -> dict[str, Any]:
     show = cells.Show(section, one.link, units.rate_unit([row.flops_per_s for row in done if row.flops_per_s]))
     first = dict(rows[0].config)
     return {
-        "id": pages.ident(f"{one.machine} {one.benchmark}"),
+        "id": pages.ident(one.machine, one.benchmark),
         "known": section,
         "subject": section.subject[0].upper() + section.subject[1:],
         "ours": label(section.ours),

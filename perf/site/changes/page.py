@@ -195,7 +195,7 @@ def render(project: str, machines: Iterable[MachineChanges], show_commit_url: st
 
 def anchor(one: MachineChanges, change: Change) -> str:
     """Return the id of the section of a change's range."""
-    return pages.ident(f"{one.name}-{span(one, change)}")
+    return pages.ident(one.name, span(one, change))
 
 
 def span(one: MachineChanges, change: Change) -> str:
