@@ -96,7 +96,7 @@ def describe(row: dict[str, Any]) -> str:
 def read(row: dict[str, Any]) -> dict[str, Any]:
     """Return the row with `status` and `reason`; older files have both in one text."""
     text = row.get("status", "ok")
-    if text in STATUSES:
+    if text in STATUSES or not isinstance(text, str):  # the second is the form's to refuse
         return row
     word, _, reason = text.partition(": ")
     status = _OLDER.get(word.replace("_", " "), word.replace(" ", "_"))

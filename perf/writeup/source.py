@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perf.forms import matches
 from perf.machines import of_one_gpu
 from perf.site.loading import load
 from perf.studies.on_file import OnFile, loaded
@@ -145,8 +146,8 @@ def _documents(folder: Path, machine: str) -> Iterator[Path]:
 
 def _document(path: Path) -> dict[str, Any]:
     found = loaded(path)
-    parts = {"rows": list, "device": dict, "software": dict, "command": str}
-    if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in parts.items()):
+    parts: dict[str, Any] = {"rows": list, "device": dict, "software": dict[str, str], "command": str}
+    if not isinstance(found, dict) or not all(matches(found.get(name), kind) for name, kind in parts.items()):
         raise ValueError("it is no document of a study")
     if not all(isinstance(row, dict) for row in found["rows"]):
         raise ValueError("its rows are no objects")

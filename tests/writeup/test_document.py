@@ -266,7 +266,13 @@ def test_a_failure_is_shown_and_its_reason_is_text(undrawn, tmp_path):
     assert "naive_ddp_benchmarking" in made.missing
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"rows": [1]}', '{"rows": 3}', "\xff"])
+WHOLE = '{"command": "", "device": {}, "software": %s, "rows": [{"status": %s}]}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"rows": [1]}', '{"rows": 3}', "\xff", WHOLE % ("{}", "[1]"), WHOLE % ('{"cuda": {}}', '"ok"')],
+)
 def test_a_file_that_cannot_be_read_costs_its_chapter_and_a_warning(content, undrawn, tmp_path):
     folder = perf_folder(tmp_path, ALL)
     (folder / "studies/results/box-x2/ddp.json").write_bytes(content.encode("latin-1"))
