@@ -29,8 +29,8 @@ INTERRUPTED = 128 + signal.SIGINT
 """Exit status of a command that Ctrl-C ended."""
 
 
-class Terminated(SystemExit):
-    """Raised on one of `ENDINGS`. Code that goes on after a user's `sys.exit` lets it through."""
+class Terminated(BaseException):
+    """Raised on one of `ENDINGS`, with the exit status; no `SystemExit`, after which code of a user's may go on."""
 
 
 class NotJudged(click.ClickException):
@@ -233,6 +233,8 @@ def ending_on_signals() -> Iterator[None]:
         signal.signal(number, end)
     try:
         yield
+    except Terminated as ending:
+        raise SystemExit(*ending.args) from None
     finally:
         for number in endings:
             signal.signal(number, signal.SIG_DFL)

@@ -9,6 +9,7 @@ from perf.harness import measure
 from perf.harness.case import Case
 from perf.harness.clock import WallClock
 from perf.harness.instruments import Instruments
+from perf.options import Terminated
 from perf.workloads.workload import Floor, Workload, WrongResult
 
 CEILINGS = {"matmul_flops_per_s": {}, "copy_bytes_per_s": 1e15}
@@ -102,3 +103,11 @@ def test_only_one_work_at_a_time_is_held_on_a_gpu(monkeypatch):
     found = measure.examine(instruments, case, make, None, measure.Spent())
     assert log == ["run", "explain", "gone", "memory", "release"]
     assert found["peak_bytes"] == 7
+
+
+def test_a_signal_that_ends_the_command_is_no_failure_of_an_arm():
+    def end():
+        raise Terminated(143)
+
+    with pytest.raises(Terminated):
+        Instruments("cpu").with_status(end)

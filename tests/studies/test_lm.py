@@ -17,7 +17,7 @@ from perf.studies import end_to_end, lm, warm_up
 from perf.studies.device import ON_A_CPU, bench
 from perf.studies.kernels import study as kernels_study
 from perf.studies.lm import Setting
-from perf.workloads import peer_step
+from perf.workloads import imported, peer_step
 from perf.workloads.transformer_oracle import ExactStep
 from perf.workloads.workload import WrongResult
 from tests.studies.running import invoke, run_study
@@ -108,6 +108,13 @@ def test_what_a_user_s_function_returns_instead_of_a_model_or_a_step_is_named():
 def test_what_ends_the_study_is_no_failure_of_its_code(ending):
     with pytest.raises(ending):
         rows_after(ending())
+
+
+def test_a_signal_while_a_user_s_module_is_imported_is_no_failure_of_that(tmp_path, monkeypatch):
+    (tmp_path / "slow_peers.py").write_text("from perf.options import Terminated\nraise Terminated(143)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(Terminated):
+        imported("slow_peers:step")
 
 
 def test_a_process_that_dies_costs_warm_up_its_own_size_alone(monkeypatch):

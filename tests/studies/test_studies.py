@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from perf import harness
 from perf.__main__ import main
 from perf.harness.status import PHASES
+from perf.options import Terminated
 from perf.studies import STUDIES, document, spent
 from perf.studies.progress import progress
 from tests.repositories import git
@@ -88,7 +89,9 @@ def test_a_study_that_is_interrupted_leaves_the_rows_until_then(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("ending", [ValueError("no GPU left"), click.ClickException("as was said"), SystemExit(143)])
+@pytest.mark.parametrize(
+    "ending", [ValueError("no GPU left"), click.ClickException("as was said"), SystemExit(1), Terminated(143)]
+)
 def test_what_else_ends_a_study_keeps_its_words_and_one_line_says_where_the_rows_are(tmp_path, capsys, ending):
     def rows():
         yield {"x": 1}
