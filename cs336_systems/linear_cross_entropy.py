@@ -240,7 +240,7 @@ def _chunks(
 
 
 def _is_known(condition: bool) -> bool:
-    """Return `condition`; False in a graph that leaves it open, for sizes of which a guard here could exclude some."""
+    """Return `condition`; False in a graph for a range of sizes, of which a guard on it would exclude some."""
     if torch.compiler.is_compiling():
         from torch.fx.experimental.symbolic_shapes import statically_known_true  # imports sympy
 

@@ -17,7 +17,7 @@ COLUMNS = ["result", "params", "version", "started_at", "duration", "stats_ci_99
 COLUMNS += ["stats_q_75", "stats_number", "stats_repeat", "samples", "profile"]
 """asv's columns of a row, in its order."""
 
-PROFILE_COLUMN = 12
+PROFILE_COLUMN = COLUMNS.index("profile")
 """Place of `asv run --profile`'s text among asv's columns: one for the whole row, and the last."""
 
 _METHOD = re.compile(r"\w+(?:\.\w+)+", re.ASCII)

@@ -56,8 +56,8 @@ class Verdict:
 
     high: float | None
     min_detectable: Annotated[Finite, positive] | None = field(metadata={"key": "smallest_visible"})
-    """Minimum detectable slow-down: reported as SLOWER with 95 % probability at the last look, given this
-    row's scatter. None for bytes, for more than a factor of 1000, and for too few visits."""
+    """Minimum detectable slow-down: SLOWER with a probability of 95 % at the last look, given this row's scatter. None
+    for bytes, for more than a factor of 1000, and for too few visits."""
 
     same_code: bool
     """Whether both arms ran the same machine code, so that any change is noise."""
